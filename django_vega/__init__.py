@@ -1,0 +1,90 @@
+"""Coordinate concurrent calls of the same work in Django: one fetch, many callers, no stale write.
+
+Importing this package touches no settings and no models, and starts no thread.
+"""
+
+from django_vega.core.admission import CoordinationContext, coordinator
+from django_vega.core.call import Call, FlightRecord, current_call
+from django_vega.core.errors import (
+    CallCancelled,
+    CoordinationProtocolError,
+    DeadlockError,
+    DuplicateRowError,
+    InAtomicBlockError,
+    IncompleteKeyError,
+    KeyTemplateError,
+    LeaderError,
+    NotAdmitted,
+    OrphanedIntentError,
+    QueueFull,
+    ReentrantCallError,
+    UnstableKeyError,
+    VegaError,
+    WaitTimeout,
+)
+from django_vega.core.events import get_event_bus, subscribe
+from django_vega.core.outcome import Refresh, RefreshStatus
+from django_vega.core.strategies import (
+    DEDUPE,
+    EXHAUST,
+    NONE,
+    RESTART,
+    Strategy,
+    bounded,
+    serialize,
+)
+from django_vega.decorators import coordinated, singleflight_refresh
+from django_vega.handler import (
+    SynchronousCallError,
+    cancel,
+    cancel_all,
+    close,
+    in_flight,
+)
+from django_vega.runtime.flights import checkpoint
+from django_vega.writing.upsert import Upsert
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DEDUPE",
+    "EXHAUST",
+    "NONE",
+    "RESTART",
+    "Call",
+    "CallCancelled",
+    "CoordinationContext",
+    "CoordinationProtocolError",
+    "DeadlockError",
+    "DuplicateRowError",
+    "FlightRecord",
+    "InAtomicBlockError",
+    "IncompleteKeyError",
+    "KeyTemplateError",
+    "LeaderError",
+    "NotAdmitted",
+    "OrphanedIntentError",
+    "QueueFull",
+    "ReentrantCallError",
+    "Refresh",
+    "RefreshStatus",
+    "Strategy",
+    "SynchronousCallError",
+    "UnstableKeyError",
+    "Upsert",
+    "VegaError",
+    "WaitTimeout",
+    "bounded",
+    "cancel",
+    "cancel_all",
+    "checkpoint",
+    "close",
+    "coordinated",
+    "coordinator",
+    "current_call",
+    "get_event_bus",
+    "in_flight",
+    "serialize",
+    "singleflight_refresh",
+    "subscribe",
+]

@@ -1,0 +1,444 @@
+"""The table of flights: key -> calls, and every step that changes it. Pure: no lock, no waiting.
+
+Its owner serialises the calls and performs the returned effects after releasing its lock.
+
+Note [Invariants]
+    1. Settle, removal and the snapshot of the waiters are one step, and removal checks identity: a
+       key that already belongs to a newer flight is left alone.
+    2. A follower's leaving removes that follower only.
+    3. A flight belongs to the table, not to the caller that started it.
+    4. Nothing is kept for a key without a flight, a parked call or a stopping body.
+    5. An uncontended call builds no waiter: they are made when the first follower arrives.
+    6. A wait that would never end is refused before it begins.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from django_vega.core.admission import CoordinatorFunction, Decision
+from django_vega.core.call import Call, FlightRecord, Step
+from django_vega.core.errors import QueueFull, ReentrantCallError, VegaError
+from django_vega.core.strategies import Move, Strategy, decide
+from django_vega.core.waits import WaitGraph
+
+
+class UnsafeWait(VegaError):
+    """A thread asked to be parked behind a flight that may need this very thread to go on."""
+
+
+class Entry:
+    """What the table knows of one key."""
+
+    __slots__ = ("flights", "parked", "stopping", "version")
+
+    def __init__(self) -> None:
+        self.flights: list[Call] = []
+        self.parked: deque[Call] = deque()
+        self.stopping: list[Call] = []
+        self.version = 0
+
+    def peers(self) -> list[Call]:
+        """Return the unsettled calls, oldest first."""
+        return sorted((*self.flights, *self.parked), key=lambda call: call.id)
+
+    def occupants(self) -> list[Call]:
+        """Return the calls whose bodies a queue waits for."""
+        return [*self.flights, *self.stopping]
+
+    def is_idle(self) -> bool:
+        """Whether nothing is left to remember."""
+        return not (self.flights or self.parked or self.stopping)
+
+
+class Effects:
+    """What is left to do once the lock is released.
+
+    Attributes:
+        settled: Calls that this step settled, each with the waiters it had.
+        released: Parked calls that this step allowed to run.
+        move: How the call was admitted: the built-in reducer's word, or ``solo``; else None.
+    """
+
+    __slots__ = ("move", "released", "settled")
+
+    def __init__(self) -> None:
+        self.settled: list[tuple[Call, Sequence[Any]]] = []
+        self.released: list[Call] = []
+        self.move: str | None = None
+
+
+class Table:
+    """Every flight of one coordinator.
+
+    Args:
+        next_generation: Issues the generation of a call when it is allowed to run.
+        monotonic: The time, in seconds.
+        threads_wait_for_loops: Whether a blocked thread may wait for an async flight.
+    """
+
+    def __init__(
+        self,
+        next_generation: Callable[[], int],
+        monotonic: Callable[[], float],
+        *,
+        threads_wait_for_loops: bool = False,
+    ) -> None:
+        self._entries: dict[tuple[str, str], Entry] = {}
+        self._next_generation = next_generation
+        self._monotonic = monotonic
+        self._threads_wait_for_loops = threads_wait_for_loops
+        self._version = 0
+        self.waits = WaitGraph(lambda call: self._entries[call.slot].occupants())
+
+    # What is there
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def calls(self, slot: tuple[str, str] | None = None) -> Iterator[Call]:
+        """Yield the unsettled calls and those whose body is stopping, of one key or of all."""
+        if slot is not None:
+            entries: Iterable[Entry] = filter(None, [self._entries.get(slot)])
+        else:
+            entries = self._entries.values()
+        for entry in entries:
+            yield from entry.flights
+            yield from entry.parked
+            yield from entry.stopping
+
+    def peers(self, slot: tuple[str, str]) -> tuple[int, list[Call]]:
+        """Return the version of a key and its unsettled calls, oldest first."""
+        entry = self._entries.get(slot)
+        return (0, []) if entry is None else (entry.version, entry.peers())
+
+    def record(self, call: Call, process: str) -> FlightRecord:
+        """Return a frozen picture of a call."""
+        strategy = call.site.options.strategy
+        return FlightRecord(
+            id=call.id,
+            key=call.key,
+            scope=call.site.scope,
+            function=call.site.function,
+            strategy=strategy.name,
+            state="stopping" if call.settled else call.state,
+            reason=call.reason,
+            generation=call.generation,
+            age=self._monotonic() - call.created_at,
+            joined=len(call.waiters or ()),
+            is_async=call.site.is_async,
+            process=process,
+        )
+
+    # Admission
+
+    def admit(self, call: Call, chain: Sequence[Call] = ()) -> Effects:
+        """Apply the call's strategy: afterwards it runs, is queued or parked, follows, or is over.
+
+        Args:
+            call: A call in state ``idle`` whose strategy is a `Strategy`.
+            chain: The flights that the caller's own code runs inside of.
+
+        Raises:
+            ReentrantCallError, DeadlockError: It would wait for, or cancel, what waits for it.
+            QueueFull: Its queue is at capacity.
+            UnsafeWait: A blocked thread would wait for a flight that may need it. After any of
+                these the call is still idle.
+        """
+        strategy = call.site.options.strategy
+        assert isinstance(strategy, Strategy)
+        effects = Effects()
+        entry = self._entries.get(call.slot)
+        if entry is None:
+            effects.move = "proceed"
+            self._start(call)
+            return effects
+        move: Move = decide(
+            strategy,
+            peers=len(entry.flights) + len(entry.parked),
+            occupied=len(entry.flights) + len(entry.stopping),
+            parked=len(entry.parked),
+            capacity=call.site.options.capacity,
+        )
+        effects.move = move
+        if move == "proceed":
+            self._start(call)
+        elif move == "reuse":
+            self._reuse(call, entry.peers(), chain, effects)
+        elif move == "cancel":
+            peers = [peer for peer in entry.peers() if peer.state in _CANCELLABLE]
+            assert strategy.limit is not None
+            doomed = peers[: max(0, len(peers) - strategy.limit + 1)]
+            self._refuse_own(call, doomed, chain)
+            for peer in doomed:
+                self._cancel(peer, "abort", effects)
+            self._start(call)
+        elif move == "drop":
+            self.refuse(call, "drop", reason="exhaust-dropped")
+        else:
+            self._park(call, entry, chain, full=move == "full")
+        return effects
+
+    def apply(
+        self, call: Call, decision: Decision, version: int, chain: Sequence[Call] = ()
+    ) -> Effects | None:
+        """Apply a coordinator's decision if the key is still at ``version``.
+
+        Returns:
+            None when the key changed: the coordinator has to be asked again.
+
+        Raises:
+            ReentrantCallError, DeadlockError, QueueFull, UnsafeWait: As in `admit`.
+        """
+        entry = self._entries.get(call.slot)
+        if version != (0 if entry is None else entry.version):
+            return None
+        effects = Effects()
+        effects.move = decision.choice
+        peers = [] if entry is None else entry.peers()
+        doomed = [peer for peer in peers if peer.id in decision.cancel_ids]
+        self._refuse_own(call, doomed, chain)
+        if decision.choice == "proceed":
+            self._start(call)
+        elif decision.choice == "reuse":
+            self._reuse(call, [p for p in peers if p.id == decision.peer_id], chain, effects)
+        elif decision.choice == "queue":
+            if entry is None:
+                self._start(call)
+            else:
+                capacity = call.site.options.capacity
+                full = capacity is not None and len(entry.parked) >= capacity
+                self._park(call, entry, chain, full=full)
+        elif decision.choice == "drop":
+            self.refuse(call, "drop", reason=decision.reason)
+        for peer in doomed:
+            if peer.state in _CANCELLABLE:
+                self._cancel(peer, "abort", effects)
+        self._release(call.slot, effects)
+        return effects
+
+    def refuse(
+        self,
+        call: Call,
+        step: Step,
+        *,
+        reason: str | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """End an idle call that never enters the table."""
+        call.reason = reason
+        call.error = error
+        call.ended = True
+        call.work = None
+        call.step(step)
+
+    def attach(self, leader: Call, waiter: Any) -> None:
+        """Let ``waiter`` be told when ``leader`` settles."""
+        if leader.waiters is None:
+            leader.waiters = {}
+        leader.waiters[waiter] = None
+
+    def leave(self, leader: Call, waiter: Any) -> None:
+        """Take one waiter away, and nothing else (invariant 2)."""
+        if leader.waiters is not None:
+            leader.waiters.pop(waiter, None)
+
+    # The life of a flight
+
+    def run(self, call: Call) -> bool:
+        """Claim a queued call for the one who asks first; False when it is not to be had."""
+        if call.state != "queued":
+            return False
+        call.step("run")
+        self._touch(call)
+        return True
+
+    def begin_writing(self, call: Call) -> bool:
+        """Go over to ``writing``, from where nothing cancels; False when it was cancelled."""
+        if call.state != "running":
+            return False
+        call.step("write")
+        self._touch(call)
+        return True
+
+    def settle(
+        self,
+        call: Call,
+        step: Step,
+        *,
+        value: Any = None,
+        error: BaseException | None = None,
+        reason: str | None = None,
+    ) -> Effects:
+        """Give the call the outcome that its body came to; the body has ended.
+
+        A call that was cancelled before keeps that outcome; only its body goes (invariant 1).
+        """
+        effects = Effects()
+        call.error = error
+        if not call.settled:
+            call.value = value
+            self._settle(call, step, reason, effects)
+        call.ended = True
+        call.work = None
+        entry = self._entries.get(call.slot)
+        if entry is not None and call in entry.stopping:
+            entry.stopping.remove(call)
+            self._touch(call)
+        self._release(call.slot, effects)
+        return effects
+
+    def cancel(self, call: Call, reason: str = "abort") -> Effects | None:
+        """Settle one call as cancelled; None when it is settled or writing."""
+        if call.state not in _CANCELLABLE:
+            return None
+        effects = Effects()
+        self._cancel(call, reason, effects)
+        self._release(call.slot, effects)
+        return effects
+
+    def cancel_all(
+        self, *, flights: str, parked: str, where: Callable[[tuple[str, str]], bool] | None = None
+    ) -> Effects:
+        """Cancel every call of the chosen keys; the queues are voided before any head is.
+
+        Args:
+            flights: Reason for the flights.
+            parked: Reason for the parked calls.
+            where: Chooses keys by scope and key; default all.
+        """
+        effects = Effects()
+        chosen = [slot for slot in self._entries if where is None or where(slot)]
+        for slot in chosen:
+            for call in tuple(self._entries[slot].parked):
+                self._cancel(call, parked, effects)
+        for slot in chosen:
+            for call in tuple(self._entries[slot].flights):
+                if call.state in _CANCELLABLE:
+                    self._cancel(call, flights, effects)
+            self._release(slot, effects)
+        return effects
+
+    # Steps that the ones above are made of
+
+    def _start(self, call: Call) -> None:
+        call.step("run" if call.pool is None else "queue")
+        call.generation = self._next_generation()
+        call.started_at = self._monotonic()
+        entry = self._entries.get(call.slot)
+        if entry is None:
+            entry = self._entries[call.slot] = Entry()
+        entry.flights.append(call)
+        self._touch(call)
+
+    def _reuse(
+        self, call: Call, peers: Sequence[Call], chain: Sequence[Call], effects: Effects
+    ) -> None:
+        for peer in peers:
+            if peer in chain or self._may_wait(call, peer):
+                if chain:
+                    self.waits.check(chain, peer)
+                call.reason = "dedupe"
+                call.leader = peer
+                call.ended = True
+                call.step("drop")
+                effects.move = "reuse"
+                return
+        effects.move = "solo"
+        self._start(call)
+
+    def _park(self, call: Call, entry: Entry, chain: Sequence[Call], *, full: bool) -> None:
+        if full:
+            capacity = call.site.options.capacity
+            assert capacity is not None
+            holder = next(iter(entry.occupants() or entry.parked))
+            raise QueueFull(call.shown_key, capacity, f"call {holder.id}, {holder.state}")
+        call.step("park")
+        entry.parked.append(call)
+        try:
+            if chain:
+                self.waits.check(chain, call)
+            ahead = (*entry.flights, *entry.stopping, *entry.parked)
+            if not all(self._may_wait(call, peer) for peer in ahead if peer is not call):
+                raise UnsafeWait
+        except Exception:
+            entry.parked.remove(call)
+            call.state = "idle"
+            raise
+        self._touch(call)
+
+    def _may_wait(self, call: Call, peer: Call) -> bool:
+        """Whether the call's thread may block until the peer settles.
+
+        A thread must not wait for a body that sits below it on its own stack, nor for an async
+        flight, which may need this very thread.
+        """
+        if call.thread is None:
+            return True
+        if peer.thread == call.thread:
+            return False
+        return self._threads_wait_for_loops or not peer.site.is_async
+
+    def _refuse_own(self, call: Call, doomed: Sequence[Call], chain: Sequence[Call]) -> None:
+        """Refuse to cancel what the caller's own code runs inside of."""
+        if any(peer in chain for peer in doomed):
+            keys = tuple(flight.shown_key for flight in reversed(chain))
+            raise ReentrantCallError((*keys, call.shown_key))
+
+    def _cancel(self, call: Call, reason: str, effects: Effects) -> None:
+        body_runs = call.state == "running"
+        self._settle(call, "cancel", reason, effects)
+        if body_runs:
+            entry = self._entries.get(call.slot)
+            if entry is None:
+                entry = self._entries[call.slot] = Entry()
+            entry.stopping.append(call)
+            self._touch(call)
+        else:
+            call.ended = True
+            call.work = None
+
+    def _settle(self, call: Call, step: Step, reason: str | None, effects: Effects) -> None:
+        entry = self._entries.get(call.slot)
+        parked = call.state == "parked"
+        # Readers take no lock: whoever sees the settled state sees all that belongs to it.
+        call.reason = reason
+        waiters, call.waiters = call.waiters, None
+        call.step(step)
+        effects.settled.append((call, tuple(waiters or ())))
+        if entry is None:
+            return
+        if parked:
+            entry.parked.remove(call)
+        elif call in entry.flights:
+            entry.flights.remove(call)
+        self._touch(call)
+
+    def _release(self, slot: tuple[str, str], effects: Effects) -> None:
+        """Let the head of a key's queue run while there is room, and forget an idle key."""
+        entry = self._entries.get(slot)
+        if entry is None:
+            return
+        while entry.parked:
+            head = entry.parked[0]
+            strategy = head.site.options.strategy
+            limit = 1 if isinstance(strategy, CoordinatorFunction) else strategy.limit
+            if limit is not None and len(entry.flights) + len(entry.stopping) >= limit:
+                break
+            entry.parked.popleft()
+            self._start(head)
+            effects.released.append(head)
+        if entry.is_idle():
+            del self._entries[slot]
+
+    def _touch(self, call: Call) -> None:
+        """Give the key a version of its own, so that a decision on an older picture is void."""
+        self._version += 1
+        entry = self._entries.get(call.slot)
+        if entry is not None:
+            entry.version = self._version
+
+
+_CANCELLABLE: Final = frozenset({"parked", "queued", "running"})
