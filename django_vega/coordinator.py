@@ -1,0 +1,300 @@
+"""One object that does it all: coordinates calls, runs submitted ones, cancels and closes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+from django_vega.backends.base import Backend
+from django_vega.core.call import Call, CallSite, FlightRecord, Unset
+from django_vega.core.clock import Clock, SystemClock
+from django_vega.core.errors import NotAdmitted
+from django_vega.runtime.aio import LoopRunner, LoopWaiter
+from django_vega.runtime.announcer import Host, Outbox
+from django_vega.runtime.flights import Flights
+from django_vega.runtime.pool import LoopPool, ThreadPool
+from django_vega.runtime.threads import ThreadRunner, ThreadWaiter
+
+T = TypeVar("T")
+
+
+class TakeOver:
+    """Stands in for a submitted call that follows: no thread or task waits on its behalf."""
+
+    __slots__ = ("_again", "_call", "chain")
+
+    def __init__(self, call: Call, again: Callable[[Call], None]) -> None:
+        self.chain: Sequence[Call] = ()
+        self._call = call
+        self._again = again
+
+    def wake(self) -> bool:
+        """Let the call's own function run if its leader abandoned it."""
+        assert self._call.leader is not None
+        if self._call.leader.reason == "abandoned":
+            self._again(self._call)
+        return True
+
+
+class Coordinator:
+    """Coordinates the calls of one alias.
+
+    Args:
+        backend: Who else may run a call.
+        host: The framework around.
+        workers: Threads of the pool, and tasks per event loop, for submitted calls.
+        capacity: Submitted calls that may wait for a worker.
+        threads_wait_for_loops: Whether a blocked thread may wait for an async flight.
+        raise_orphans: Whether a call that its coordinator does not decide on raises.
+        clock: The time.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        host: Host,
+        *,
+        workers: int = 4,
+        capacity: int = 100,
+        threads_wait_for_loops: bool = False,
+        raise_orphans: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.backend = backend
+        self.host = host
+        self.workers = workers
+        self.capacity = capacity
+        self.flights = Flights(
+            backend,
+            host,
+            clock or SystemClock(),
+            threads_wait_for_loops=threads_wait_for_loops,
+            raise_orphans=raise_orphans,
+        )
+        self._build()
+        _coordinators.add(self)
+
+    def _build(self) -> None:
+        self._pool = ThreadPool(
+            self.workers,
+            self.capacity,
+            self._start_on_thread,
+            self.host.pool_item,
+        )
+        self._threads = ThreadRunner(self.flights, self, self._pool)
+        self._loops = LoopRunner(self.flights, self, self.workers, self.capacity)
+
+    def _start_on_thread(self, call: Call) -> None:
+        self._threads.start(call)
+
+    def reset_after_fork(self) -> None:
+        """Forget the parent's flights, threads and locks in a forked child."""
+        self.flights.reset()
+        self._build()
+
+    # Calls
+
+    def call(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Any:
+        """Coordinate one call of a sync function on the caller's thread."""
+        return self._threads.call(site, key, work)
+
+    async def acall(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Any:
+        """Coordinate one call of an async function."""
+        return await self._loops.call(site, key, work)
+
+    def submit(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Call:
+        """Admit a call of a sync function for the pool; wait while the pool is full."""
+        permits, waiter = self._pool.permits, ThreadWaiter(())
+        if self._pool.runs_here():
+            return self._admit(site, key, work, self._pool, permit=permits.take_nowait())
+        if not permits.take_or_wait(waiter):
+            try:
+                while permits.is_waiting(waiter):
+                    waiter.wait(1.0)
+            except BaseException:
+                permits.stop_waiting(waiter)
+                raise
+        return self._admit(site, key, work, self._pool, permit=True)
+
+    async def asubmit(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Call:
+        """Admit a call for the pool, or for the running loop's places, without blocking."""
+        pool = self._loops.pool() if site.is_async else self._pool
+        permits = pool.permits
+        if pool.runs_here():
+            return await self._aadmit(site, key, work, pool, permit=permits.take_nowait())
+        waiter = LoopWaiter()
+        if not permits.take_or_wait(waiter):
+            try:
+                while permits.is_waiting(waiter):
+                    await waiter.wait(1.0)
+            except BaseException:
+                permits.stop_waiting(waiter)
+                raise
+        return await self._aadmit(site, key, work, pool, permit=True)
+
+    def submit_nowait(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Call:
+        """Admit a call for the pool, or for the running loop's places, or raise.
+
+        Raises:
+            NotAdmitted: There is no room.
+        """
+        pool = self._loops.pool() if site.is_async else self._pool
+        if not pool.permits.take_nowait():
+            raise NotAdmitted(site.display(key), pool.workers, pool.capacity)
+        return self._admit(site, key, work, pool, permit=True)
+
+    def result(self, call: Call, timeout: float | None | Unset) -> Any:
+        """Block until a call settles; see `Call.result`."""
+        return self._threads.result(call, timeout)
+
+    def wait(self, call: Call) -> Generator[Any, None, Any]:
+        """Await a call; see `Call`."""
+        return self._loops.wait(call)
+
+    def begin_writing(self, call: Call) -> None:
+        """Go over to ``writing``; raises `CallCancelled` when the call was cancelled before."""
+        self.flights.begin_writing(call)
+
+    # Operating
+
+    def in_flight(self, slot: tuple[str, str] | None = None) -> tuple[FlightRecord, ...]:
+        """Return a record of each call in flight, parked or stopping, oldest first."""
+        return self.flights.records(slot)
+
+    def cancel(self, call: Call) -> bool:
+        """Cancel one call; False when it is settled or writing."""
+        return self._tell(lambda outbox: self.flights.cancel(call, outbox))
+
+    def cancel_where(self, where: Callable[[tuple[str, str]], bool]) -> int:
+        """Cancel every call whose scope and key are chosen; return how many."""
+        return self._tell(
+            lambda outbox: self.flights.cancel_all(
+                outbox, flights="abort", parked="abort", where=where
+            )
+        )
+
+    def cancel_all(self) -> int:
+        """Void every queue, then cancel every flight; later calls begin anew."""
+        return self._tell(
+            lambda outbox: self.flights.cancel_all(
+                outbox, flights="abort", parked="admission-reset"
+            )
+        )
+
+    def close(self) -> None:
+        """Refuse later calls, settle every flight and parked call, join the threads.
+
+        What is being written at this moment ends as it would have.
+        """
+        self._tell(
+            lambda outbox: self.flights.cancel_all(
+                outbox, flights="shutdown", parked="shutdown", close=True
+            )
+        )
+        self._pool.close()
+
+    # Steps that the ones above are made of
+
+    def _tell(self, step: Callable[[Outbox], T]) -> T:
+        """Take a step and hand its events to the host, whichever kind of thread this is."""
+        outbox: Outbox = []
+        result = step(outbox)
+        if outbox:
+            self._hand_over(outbox)
+        return result
+
+    def _hand_over(self, outbox: Outbox) -> None:
+        announcer = self.flights.announcer
+        if asyncio._get_running_loop() is None:
+            announcer.flush(outbox)
+            return
+        task = asyncio.ensure_future(announcer.aflush(outbox))
+        _telling.add(task)
+        task.add_done_callback(_telling.discard)
+
+    def _admit(
+        self, site: CallSite, key: str, work: Any, pool: ThreadPool | LoopPool, *, permit: bool
+    ) -> Call:
+        outbox: Outbox = []
+        try:
+            return self._place(site, key, work, pool, outbox, permit=permit)
+        finally:
+            if outbox:
+                self._hand_over(outbox)
+
+    async def _aadmit(
+        self, site: CallSite, key: str, work: Any, pool: ThreadPool | LoopPool, *, permit: bool
+    ) -> Call:
+        outbox: Outbox = []
+        try:
+            return self._place(site, key, work, pool, outbox, permit=permit)
+        finally:
+            if outbox:
+                await self.flights.announcer.aflush(outbox)
+
+    def _place(
+        self,
+        site: CallSite,
+        key: str,
+        work: Any,
+        pool: ThreadPool | LoopPool,
+        outbox: Outbox,
+        *,
+        permit: bool,
+    ) -> Call:
+        """Admit a call that holds a place of the pool, and let a worker have it."""
+        call = self.flights.new_call(site, key, work, self, pool=pool)
+        if permit:
+            call.permit = pool.permits.give_back
+        try:
+            self.flights.admit(call, outbox, self._stand_in)
+        finally:
+            # A call that takes no worker gives its place back at once.
+            if call.settled and call.permit is not None:
+                call.permit()
+                call.permit = None
+        if call.state == "queued":
+            pool.enqueue(call)
+        return call
+
+    def _stand_in(self, call: Call, _: Sequence[Call]) -> TakeOver | None:
+        return None if call.leader is None else TakeOver(call, self._place_again)
+
+    def _place_again(self, call: Call) -> None:
+        """Let a submitted follower's own function run, as a new call that it then follows."""
+        if isinstance(call.pool, LoopPool):
+            try:
+                call.pool.loop.call_soon_threadsafe(self._follow_successor, call)
+            except (RuntimeError, ReferenceError):
+                return  # its loop is gone, and with it whoever could have asked
+        else:
+            self._follow_successor(call)
+
+    def _follow_successor(self, call: Call) -> None:
+        outbox: Outbox = []
+        assert call.work is not None
+        successor = self.flights.new_call(call.site, call.key, call.work, self, pool=call.pool)
+        try:
+            self.flights.admit(successor, outbox, self._stand_in)
+        except Exception as error:  # noqa: BLE001 - kept for whoever asks for the result
+            successor.error = error
+        call.leader = successor
+        if successor.state == "queued":
+            call.pool.enqueue(successor)
+        if outbox:
+            self._hand_over(outbox)
+
+
+_coordinators: weakref.WeakSet[Coordinator] = weakref.WeakSet()
+_telling: set[asyncio.Future[None]] = set()
+
+
+def _reset_after_fork() -> None:
+    for coordinator in tuple(_coordinators):
+        coordinator.reset_after_fork()
+
+
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,0 +1,294 @@
+"""Async callers: the flight is a task of its leader's loop, everybody has a future of their own.
+
+Nobody awaits the task itself and nothing is shielded: cancelling one caller reaches that caller
+alone, and 16,000 waiters are released in linear time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import Any
+
+from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, current
+from django_vega.core.errors import WaitTimeout
+from django_vega.runtime.announcer import Outbox
+from django_vega.runtime.flights import Flights, follower_outcome, outcome
+from django_vega.runtime.pool import LoopPool
+
+# Every wait looks again this often, in seconds, in case what it waits for can no longer tell.
+LOOK_AGAIN = 1.0
+
+
+class LoopWaiter:
+    """A task that waits on a future of its own."""
+
+    __slots__ = ("_future", "_loop", "chain")
+
+    def __init__(self, chain: Sequence[Call] = ()) -> None:
+        self.chain = chain
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> bool:
+        """Let the waiter look again; see `Waiter`."""
+        if asyncio._get_running_loop() is self._loop:
+            self._resume()
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self._resume)
+        except RuntimeError:  # the loop is closed
+            return False
+        return True
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Wait for a wake, or for ``timeout`` seconds."""
+        timer = None if timeout is None else self._loop.call_later(timeout, self._resume)
+        try:
+            await self._future
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self._future = self._loop.create_future()
+
+    def _resume(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+def _make_waiter(_: Call, chain: Sequence[Call]) -> LoopWaiter:
+    return LoopWaiter(chain)
+
+
+class LoopRunner:
+    """Runs and awaits the calls of async functions.
+
+    Args:
+        flights: The table of the coordinator.
+        runtime: What the `Call` objects turn to.
+        workers: How many submitted calls run at once per loop.
+        capacity: How many more may wait.
+    """
+
+    def __init__(self, flights: Flights, runtime: CallRuntime, workers: int, capacity: int) -> None:
+        self._flights = flights
+        self._runtime = runtime
+        self._workers = workers
+        self._capacity = capacity
+        self._pools: weakref.WeakKeyDictionary[Any, LoopPool] = weakref.WeakKeyDictionary()
+        self._pools_lock = threading.Lock()
+
+    async def call(self, site: CallSite, key: str, work: Callable[[Call], Awaitable[Any]]) -> Any:
+        """Coordinate one call and return what it comes to."""
+        flights = self._flights
+        began = flights.clock.monotonic()
+        while True:
+            outbox: Outbox = []
+            call = flights.new_call(site, key, work, self._runtime)
+            try:
+                returned = flights.admit(call, outbox, _make_waiter)
+                if call.leader is not None:
+                    if await self._follow(call, call.leader, began, outbox):
+                        return follower_outcome(call, call.leader)
+                    continue
+                if call.caller is not None:
+                    await self._wait_for_turn(call, began, outbox)
+                if call.reason == "orphaned-intent":
+                    return returned
+                if call.settled:
+                    return outcome(call, first_hand=True)
+                return await self._lead(call, outbox)
+            except GeneratorExit:
+                outbox.clear()  # a closed coroutine must not await
+                raise
+            finally:
+                if outbox:
+                    await flights.announcer.aflush(outbox)
+
+    async def result(self, call: Call, timeout: float | None | Unset = UNSET) -> Any:
+        """Wait until ``call`` settles; see `Call.result`."""
+        flights = self._flights
+        if timeout is UNSET:
+            timeout = call.site.options.timeout
+        began = flights.clock.monotonic()
+        outbox: Outbox = []
+        inner = current.get()
+        waiter = LoopWaiter(() if inner is None else inner.chain())
+        try:
+            while not call.done():
+                last = call.last_leader()
+                waited = flights.clock.monotonic() - began
+                if timeout is not None and waited >= timeout:
+                    raise WaitTimeout(call.shown_key, waited, flights.describe(last))
+                if not flights.join(last, waiter):
+                    if not call.done():
+                        # The leader was abandoned; whoever takes over is about to be named.
+                        await waiter.wait(_slice(timeout, waited))
+                    continue
+                try:
+                    self._start_ahead(last)
+                    await waiter.wait(_slice(timeout, waited))
+                    flights.abandon_if_lost(last, outbox)
+                finally:
+                    flights.leave(last, waiter)
+        finally:
+            if outbox:
+                await flights.announcer.aflush(outbox)
+        last = call.last_leader()
+        return outcome(call, first_hand=False) if last is call else follower_outcome(call, last)
+
+    def wait(self, call: Call) -> Generator[Any, None, Any]:
+        """Return the iterator that ``await call`` drives."""
+        return self.result(call).__await__()
+
+    def pool(self) -> LoopPool:
+        """Return the running loop's places for submitted calls."""
+        loop = asyncio.get_running_loop()
+        with self._pools_lock:
+            pool = self._pools.get(loop)
+            if pool is None:
+                pool = self._pools[loop] = LoopPool(
+                    weakref.proxy(loop), self._workers, self._capacity, self._start
+                )
+            return pool
+
+    # Leading
+
+    async def _lead(self, call: Call, outbox: Outbox) -> Any:
+        task = _spawn(self._fly(call, outbox))
+        if not task.done():
+            waiter = call.caller = LoopWaiter()
+            task.add_done_callback(self._landing(call, waiter))
+            try:
+                while not (task.done() or call.state == "cancelled"):
+                    await waiter.wait()
+            except BaseException:
+                call.caller_gone = True
+                raise
+            finally:
+                call.caller = None
+        return outcome(call, first_hand=True)
+
+    async def _fly(self, call: Call, outbox: Outbox) -> None:
+        """Run the body of a flight and settle it; the task has a context of its own."""
+        flights, work, task = self._flights, call.work, asyncio.current_task()
+        call.body = task
+        assert task is not None
+        assert work is not None
+        current.set(call)
+        flights.announcer.announce_running(call, outbox)
+        try:
+            if call.settled:
+                # Cancelled before its first step: it starts all the same, as one that is cancelled
+                # a moment later does, and gets as far as its first await.
+                task.cancel()
+            elif outbox:
+                await flights.announcer.aflush(outbox)
+            value = await work(call)
+        except asyncio.CancelledError as error:
+            if call.settled or not task.cancelling():
+                step = "abandon" if call.state == "writing" else "cancel"
+                flights.settle(call, step, outbox, error=error, reason="abort")  # type: ignore[arg-type]
+            else:
+                # Nobody but the end of its loop cancels a flight's task from outside.
+                flights.settle(call, "abandon", outbox, error=error, reason="abandoned")
+        except Exception as error:  # noqa: BLE001 - every caller gets it
+            flights.settle(call, "fail", outbox, error=error)
+        except BaseException as error:
+            flights.settle(call, "abandon", outbox, error=error, reason="abandoned")
+            if isinstance(error, GeneratorExit) or call.caller_gone or call.pool is not None:
+                raise
+        else:
+            flights.settle(call, "succeed", outbox, value=value)
+        if outbox:
+            await flights.announcer.aflush(outbox)
+
+    def _landing(
+        self, call: Call, waiter: LoopWaiter | None
+    ) -> Callable[[asyncio.Task[None]], None]:
+        def landed(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                task.exception()
+            if not call.ended:
+                # The task was cancelled before its first step: nothing of the body has run.
+                outbox: Outbox = []
+                self._flights.settle(call, "abandon", outbox, reason="abandoned")
+            if waiter is not None:
+                waiter.wake()
+
+        return landed
+
+    def _start(self, call: Call) -> bool:
+        """Start the task of a queued call of a pool; False when it is not to be had."""
+        if not self._flights.run(call):
+            return False
+        task = _spawn(self._fly(call, []))
+        task.add_done_callback(self._landing(call, None))
+        task.add_done_callback(lambda _: call.pool.landed())
+        return True
+
+    def _start_ahead(self, call: Call) -> None:
+        pool = self.pool()
+        if pool.runs_here():
+            ahead = self._flights.startable(call, pool)
+            if ahead is not None:
+                pool.start_beyond(ahead)
+
+    # Waiting
+
+    async def _follow(self, call: Call, leader: Call, began: float, outbox: Outbox) -> bool:
+        """Wait for the leader's outcome; False when it was abandoned and this caller is next."""
+        flights, waiter = self._flights, call.caller
+        timeout = call.site.options.timeout
+        try:
+            if outbox:
+                await flights.announcer.aflush(outbox)
+            while not leader.settled:
+                waited = flights.clock.monotonic() - began
+                if timeout is not None and waited >= timeout:
+                    raise WaitTimeout(call.shown_key, waited, flights.describe(leader))
+                await waiter.wait(_slice(timeout, waited))
+                flights.abandon_if_lost(leader, outbox)
+        finally:
+            flights.leave(leader, waiter)
+        return leader.reason != "abandoned"
+
+    async def _wait_for_turn(self, call: Call, began: float, outbox: Outbox) -> None:
+        """Hold a parked caller until its call may run; see `ThreadRunner`."""
+        flights, waiter = self._flights, call.caller
+        timeout = call.site.options.timeout
+        try:
+            if outbox:
+                await flights.announcer.aflush(outbox)
+            while call.state == "parked":
+                waited = flights.clock.monotonic() - began
+                if timeout is not None and waited >= timeout:
+                    holder = flights.describe_holder(call)
+                    if flights.cancel(call, outbox, "wait-timeout"):
+                        raise WaitTimeout(call.shown_key, waited, holder)
+                    continue
+                await waiter.wait(_slice(timeout, waited))
+        except WaitTimeout:
+            raise
+        except BaseException as error:
+            if not flights.cancel(call, outbox, "caller-gone"):
+                flights.settle(call, "abandon", outbox, error=error, reason="abandoned")
+            raise
+        finally:
+            call.caller = None
+            flights.leave(call, waiter)
+
+
+def _spawn(flight: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start the task of a flight, at once where Python can."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(flight, loop=loop, eager_start=True)
+    return loop.create_task(flight)
+
+
+def _slice(timeout: float | None, waited: float) -> float:
+    return LOOK_AGAIN if timeout is None else max(0.0, min(LOOK_AGAIN, timeout - waited))

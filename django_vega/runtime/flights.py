@@ -1,0 +1,446 @@
+"""The table behind its one lock, and the effects of its steps: who is woken, what is announced.
+
+The lock is held for single steps of the table and never while anything runs, waits or is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from django_vega.backends.base import Backend
+from django_vega.core.admission import CoordinationContext, CoordinatorFunction
+from django_vega.core.call import (
+    Call,
+    CallRuntime,
+    CallSite,
+    FlightRecord,
+    Step,
+    current,
+    current_call,
+)
+from django_vega.core.clock import Clock
+from django_vega.core.errors import (
+    CallCancelled,
+    CoordinationProtocolError,
+    OrphanedIntentError,
+    QueueFull,
+)
+from django_vega.core.events import CallCreated, CallQueued, CoordinationOrphanedIntent
+from django_vega.core.outcome import replica
+from django_vega.core.table import Effects, Table, UnsafeWait
+from django_vega.runtime.announcer import Announcer, Host, Outbox
+
+logger = logging.getLogger("django_vega")
+
+# A coordinator whose key changes this often while it decides changes the key itself.
+_MOST_QUESTIONS = 10_000
+
+
+class Waiter(Protocol):
+    """Somebody who wants to look again when something changed; a wake is only a hint."""
+
+    chain: Sequence[Call]
+
+    def wake(self) -> bool:
+        """Wake the waiter; False when its thread or loop is gone for good."""
+
+
+class Flights:
+    """Every flight of one coordinator, shared by threads, event loops and the pool.
+
+    Args:
+        backend: Issues generations.
+        host: The framework around.
+        clock: The time.
+        threads_wait_for_loops: Whether a blocked thread may wait for an async flight.
+        raise_orphans: Whether an undecided call raises instead of returning what its coordinator
+            returned.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        host: Host,
+        clock: Clock,
+        *,
+        threads_wait_for_loops: bool = False,
+        raise_orphans: bool = False,
+    ) -> None:
+        self.backend = backend
+        self.host = host
+        self.clock = clock
+        self.threads_wait_for_loops = threads_wait_for_loops
+        self._raise_orphans = raise_orphans
+        self.reset()
+
+    def reset(self) -> None:
+        """Start with an empty table; in a forked child the parent's flights are not ours."""
+        self.lock = threading.Lock()
+        self.closed = False
+        self.process = f"{platform.node()}:{os.getpid()}"
+        self.announcer = Announcer(self.host, self.clock, self.process)
+        self._ids = itertools.count(1)
+        self.table = Table(
+            self.backend.next_generation,
+            self.clock.monotonic,
+            threads_wait_for_loops=self.threads_wait_for_loops,
+        )
+
+    def new_call(
+        self,
+        site: CallSite,
+        key: str,
+        work: Callable[[Call], Any],
+        runtime: CallRuntime,
+        *,
+        thread: int | None = None,
+        pool: Any = None,
+    ) -> Call:
+        """Return an idle call; one that is submitted to a pool is nobody's inner call."""
+        return Call(
+            next(self._ids),
+            site,
+            key,
+            work,
+            runtime,
+            created_at=self.clock.monotonic(),
+            parent=current.get() if pool is None else None,
+            thread=thread,
+            pool=pool,
+        )
+
+    # Admission
+
+    def admit(
+        self, call: Call, outbox: Outbox, make_waiter: Callable[[Call, Sequence[Call]], Any]
+    ) -> Any:
+        """Let the call's strategy decide; afterwards the call's state says what to do.
+
+        Args:
+            call: An idle call.
+            outbox: Takes the events for the host.
+            make_waiter: Makes the waiter of a call that follows or is parked.
+
+        Returns:
+            What a coordinator returned that decided nothing, else None.
+
+        Raises:
+            CallCancelled: The coordinator is closed.
+            Exception: What the table or the coordinator raised; the call has ended.
+        """
+        chain = call.parent.chain() if call.parent is not None else ()
+        self.announcer.announce(outbox, CallCreated, call)
+        try:
+            if isinstance(call.site.options.strategy, CoordinatorFunction):
+                return self._ask(call, call.site.options.strategy, chain, outbox, make_waiter)
+            self._abandon_lost(call.slot, outbox)
+            with self.lock:
+                self._refuse_closed(call)
+                effects = self.table.admit(call, chain)
+                self._hook(call, chain, make_waiter)
+        except BaseException as error:
+            self._refuse(call, error, outbox)
+            if isinstance(error, UnsafeWait):
+                raise self.host.synchronous_call_error(
+                    f"{call.shown_key} is held by an async flight of this process, and a thread "
+                    "that waits for it may be the one that it needs. Call the function from async "
+                    'code, or set "SYNC_WAITS_FOR_ASYNC": True where threads are known to be plain'
+                ) from None
+            raise
+        self.announcer.announce_move(call, effects, outbox)
+        self.perform(effects, outbox)
+        return None
+
+    def _ask(
+        self,
+        call: Call,
+        coordinator: CoordinatorFunction,
+        chain: Sequence[Call],
+        outbox: Outbox,
+        make_waiter: Callable[[Call, Sequence[Call]], Any],
+    ) -> Any:
+        self._abandon_lost(call.slot, outbox)
+        for _ in range(_MOST_QUESTIONS):
+            with self.lock:
+                self._refuse_closed(call)
+                version, peers = self.table.peers(call.slot)
+                records = [self.record(peer) for peer in peers]
+                intent = self.record(call)
+            context = CoordinationContext(intent, records, call.site.options)
+            returned = coordinator(context)
+            decision = context.decision()
+            if decision.choice is None:
+                return self._orphan(call, coordinator, returned, outbox)
+            with self.lock:
+                self._refuse_closed(call)
+                effects = self.table.apply(call, decision, version, chain)
+                if effects is not None:
+                    self._hook(call, chain, make_waiter)
+            if effects is not None:
+                self.announcer.announce_move(call, effects, outbox)
+                for event in decision.events:
+                    self.announcer.announce_draft(outbox, call, event)
+                self.perform(effects, outbox)
+                return None
+        raise CoordinationProtocolError(
+            f"coordinator {coordinator.name!r} was asked {_MOST_QUESTIONS} times for "
+            f"{call.shown_key} and the key changed each time: it must be pure and quick"
+        )
+
+    def _orphan(
+        self, call: Call, coordinator: CoordinatorFunction, returned: Any, outbox: Outbox
+    ) -> Any:
+        logger.error(
+            "coordinator %r decided nothing for %s; the call did not run",
+            coordinator.name,
+            call.shown_key,
+        )
+        if self._raise_orphans:
+            raise OrphanedIntentError(call.shown_key, coordinator.name)
+        self._end_orphan(call, outbox)
+        return returned
+
+    def _end_orphan(self, call: Call, outbox: Outbox, error: BaseException | None = None) -> None:
+        self.announcer.announce(outbox, CoordinationOrphanedIntent, call)
+        self.table.refuse(call, "drop", reason="orphaned-intent", error=error)
+        self.announcer.announce_settled(call, outbox)
+
+    def _hook(
+        self, call: Call, chain: Sequence[Call], make_waiter: Callable[[Call, Sequence[Call]], Any]
+    ) -> None:
+        """Make the waiter that the decision asks for, in the step that took it."""
+        if call.leader is not None:
+            waiter = call.caller = make_waiter(call, chain)
+            self.table.attach(call.leader, waiter)
+            if waiter.chain:
+                self.table.waits.begin(waiter.chain, call.leader)
+        elif call.state == "parked":
+            waiter = call.caller = make_waiter(call, chain)
+            if waiter is not None and waiter.chain:
+                self.table.waits.begin(waiter.chain, call)
+
+    def _refuse_closed(self, call: Call) -> None:
+        if self.closed:
+            raise CallCancelled("shutdown", call.shown_key)
+
+    def _refuse(self, call: Call, error: BaseException, outbox: Outbox) -> None:
+        if call.state != "idle":
+            return
+        if isinstance(error, OrphanedIntentError):
+            self._end_orphan(call, outbox, error)
+            return
+        if isinstance(error, QueueFull):
+            self.table.refuse(call, "drop", reason="queue-full", error=error)
+        elif isinstance(error, CallCancelled) and self.closed:
+            self.table.refuse(call, "drop", reason=error.reason, error=error)
+        else:
+            self.table.refuse(call, "fail", error=error)
+        self.announcer.announce_settled(call, outbox)
+
+    def _abandon_lost(self, slot: tuple[str, str], outbox: Outbox) -> None:
+        with self.lock:
+            lost = [call for call in self.table.calls(slot) if is_lost(call)]
+        for call in lost:
+            self.settle(call, "abandon", outbox, reason="abandoned")
+
+    # The life of a flight
+
+    def run(self, call: Call) -> bool:
+        """Claim a queued call; False when somebody else did, or it was cancelled."""
+        with self.lock:
+            return self.table.run(call)
+
+    def begin_writing(self, call: Call) -> None:
+        """Go over to ``writing``, from where nothing cancels the call any more.
+
+        Raises:
+            CallCancelled: It was cancelled before.
+        """
+        with self.lock:
+            if not self.table.begin_writing(call):
+                raise CallCancelled(call.reason or "abort", call.shown_key)
+
+    def settle(
+        self,
+        call: Call,
+        step: Step,
+        outbox: Outbox,
+        *,
+        value: Any = None,
+        error: BaseException | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Note that the body ended, and give the call its outcome unless it has one."""
+        with self.lock:
+            effects = self.table.settle(call, step, value=value, error=error, reason=reason)
+        self._give_back(call)
+        self.perform(effects, outbox)
+
+    def cancel(self, call: Call, outbox: Outbox, reason: str = "abort") -> bool:
+        """Cancel one call; False when it is settled or writing."""
+        with self.lock:
+            effects = self.table.cancel(call, reason)
+        if effects is None:
+            return False
+        self.perform(effects, outbox)
+        return True
+
+    def cancel_all(
+        self,
+        outbox: Outbox,
+        *,
+        flights: str,
+        parked: str,
+        where: Callable[[tuple[str, str]], bool] | None = None,
+        close: bool = False,
+    ) -> int:
+        """Cancel every call of the chosen keys and return how many that were."""
+        with self.lock:
+            self.closed = self.closed or close
+            effects = self.table.cancel_all(flights=flights, parked=parked, where=where)
+        self.perform(effects, outbox)
+        return len(effects.settled)
+
+    def leave(self, target: Call, waiter: Waiter) -> None:
+        """Take a waiter away from the call that it waited for."""
+        with self.lock:
+            self.table.leave(target, waiter)
+            if waiter.chain:
+                self.table.waits.end(waiter.chain, target)
+
+    def join(self, target: Call, waiter: Waiter) -> bool:
+        """Let a waiter be told when ``target`` settles; False when it has.
+
+        Raises:
+            ReentrantCallError, DeadlockError: The wait would never end.
+        """
+        with self.lock:
+            if target.settled:
+                return False
+            if waiter.chain:
+                self.table.waits.check(waiter.chain, target)
+                self.table.waits.begin(waiter.chain, target)
+            self.table.attach(target, waiter)
+            return True
+
+    def startable(self, call: Call, pool: Any) -> Call | None:
+        """Return a queued call of the pool that has to run before ``call`` can settle."""
+        with self.lock:
+            ahead = [call] if call.state == "queued" else list(self.table.calls(call.slot))
+            return next((c for c in ahead if c.state == "queued" and c.pool is pool), None)
+
+    def abandon_if_lost(self, call: Call, outbox: Outbox) -> None:
+        """Settle a flight whose event loop is closed, so that its followers take over."""
+        if is_lost(call):
+            self.settle(call, "abandon", outbox, reason="abandoned")
+
+    # Effects
+
+    def perform(self, effects: Effects, outbox: Outbox) -> None:
+        """Stop bodies, wake waiters and callers, announce what was settled."""
+        for call, waiters in effects.settled:
+            if not call.ended:
+                stop_body(call)
+            else:
+                self._give_back(call)
+            if call.state == "cancelled" and call.caller is not None:
+                call.caller.wake()
+            for waiter in waiters:
+                waiter.wake()
+            self.announcer.announce_settled(call, outbox)
+        for call in effects.released:
+            if call.pool is not None:
+                self.announcer.announce(outbox, CallQueued, call)
+                call.pool.enqueue(call)
+            elif call.caller is not None and not call.caller.wake():
+                self.settle(call, "abandon", outbox, reason="abandoned")
+
+    def _give_back(self, call: Call) -> None:
+        permit, call.permit = call.permit, None
+        if permit is not None:
+            permit()
+
+    def record(self, call: Call) -> FlightRecord:
+        """Return a frozen picture of a call."""
+        return self.table.record(call, self.process)
+
+    def records(self, slot: tuple[str, str] | None = None) -> tuple[FlightRecord, ...]:
+        """Return a frozen picture of every call that is in flight, parked or stopping."""
+        with self.lock:
+            calls = sorted(self.table.calls(slot), key=lambda call: call.id)
+            return tuple(self.record(call) for call in calls)
+
+    def describe(self, call: Call) -> str:
+        """Say who holds up a caller, for messages."""
+        age = self.clock.monotonic() - (call.started_at or call.created_at)
+        return f"call {call.id} on {self.process}, {call.state} for {age:.1f} s"
+
+    def describe_holder(self, call: Call) -> str:
+        """Say who a parked call waits for, for messages."""
+        with self.lock:
+            ahead = [other for other in self.table.calls(call.slot) if other is not call]
+        return self.describe(ahead[0] if ahead else call)
+
+
+def checkpoint() -> None:
+    """Stop here if the flight that this code runs in was cancelled; outside of one do nothing.
+
+    Sync code has no other point at which it notices; the write of a refresh is one by itself.
+
+    Raises:
+        CallCancelled: The flight was cancelled; its caller gets the same.
+    """
+    call = current_call()
+    if call is not None and call.state == "cancelled":
+        raise CallCancelled(call.reason or "abort", call.shown_key)
+
+
+def is_lost(call: Call) -> bool:
+    """Whether the event loop that runs the call's body is closed."""
+    return call.body is not None and not call.ended and call.body.get_loop().is_closed()
+
+
+def stop_body(call: Call) -> None:
+    """Ask the body of a cancelled async flight to stop at its next await."""
+    task = call.body
+    if task is None:
+        return
+    loop = task.get_loop()
+    if asyncio._get_running_loop() is loop:
+        task.cancel()
+        return
+    try:
+        loop.call_soon_threadsafe(task.cancel)
+    except RuntimeError:
+        logger.debug("the loop of %r is closed; its body is gone", call)
+
+
+def outcome(call: Call, *, first_hand: bool) -> Any:
+    """Return or raise what a settled call came to.
+
+    Args:
+        call: A settled call.
+        first_hand: Whether the one who asks executed it on its own thread or loop and may see the
+            exception object itself.
+    """
+    if call.state == "success":
+        return call.value
+    if call.error is not None and (call.state == "error" or call.reason == "abandoned"):
+        raise call.error if first_hand else replica(call.error)
+    raise CallCancelled(call.reason or "abort", call.shown_key) from call.error
+
+
+def follower_outcome(call: Call, leader: Call) -> Any:
+    """Return or raise the leader's outcome as a follower gets it; never an abandoned one."""
+    if leader.state == "cancelled":
+        raise CallCancelled(leader.reason or "abort", call.shown_key)
+    value = outcome(leader, first_hand=False)
+    adapt = call.site.for_follower
+    return value if adapt is None else adapt(value)

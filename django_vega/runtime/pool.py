@@ -1,0 +1,171 @@
+"""Bounded places for submitted calls: threads for sync functions, tasks for async ones.
+
+The permit is taken first, the call is made after; a place is given back when the body has ended.
+Source: the seed "concurrency-composition", section 3.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from typing import Any, Protocol
+
+from django_vega.core.call import Call, current
+
+
+class PlaceWaiter(Protocol):
+    """Somebody who waits for a place; it is handed over, not fought for."""
+
+    def wake(self) -> bool:
+        """Tell the waiter that it holds a place; False when it is gone for good."""
+
+
+class Permits:
+    """Places of a pool: first come, first served, for threads and event loops alike."""
+
+    def __init__(self, limit: int) -> None:
+        self._lock = threading.Lock()
+        self._free = limit
+        self._waiting: deque[PlaceWaiter] = deque()
+
+    def take_nowait(self) -> bool:
+        """Take a place if one is free and nobody waits for it."""
+        with self._lock:
+            if self._free <= 0 or self._waiting:
+                return False
+            self._free -= 1
+            return True
+
+    def take_or_wait(self, waiter: PlaceWaiter) -> bool:
+        """Take a place, or enter ``waiter`` into the line and return False."""
+        with self._lock:
+            if self._free > 0 and not self._waiting:
+                self._free -= 1
+                return True
+            self._waiting.append(waiter)
+            return False
+
+    def is_waiting(self, waiter: PlaceWaiter) -> bool:
+        """Whether the waiter is still in the line; else it holds a place."""
+        with self._lock:
+            return waiter in self._waiting
+
+    def stop_waiting(self, waiter: PlaceWaiter) -> None:
+        """Leave the line, and pass on the place if it was handed over meanwhile."""
+        with self._lock:
+            handed_over = waiter not in self._waiting
+            if not handed_over:
+                self._waiting.remove(waiter)
+        if handed_over:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Free a place, or hand it to the first in line."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._free += 1
+                    return
+                waiter = self._waiting.popleft()
+            if waiter.wake():
+                return
+
+
+class ThreadPool:
+    """Threads for submitted calls of sync functions.
+
+    Args:
+        workers: How many calls run at once.
+        capacity: How many more may wait for a worker.
+        start: Runs a queued call unless somebody else has claimed it.
+        surround: The host's frame around one piece of work.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        capacity: int,
+        start: Callable[[Call], None],
+        surround: Callable[[], Any],
+    ) -> None:
+        self.workers = workers
+        self.capacity = capacity
+        self.permits = Permits(workers + capacity)
+        self._start = start
+        self._surround = surround
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="django-vega")
+
+    def enqueue(self, call: Call) -> None:
+        """Let a worker start the call; one that was claimed or cancelled meanwhile is passed."""
+        self._executor.submit(Context().run, self._work, call)
+
+    def runs_here(self) -> bool:
+        """Whether the current code runs inside a call of this pool."""
+        return _runs_inside(self)
+
+    def close(self) -> None:
+        """Let no worker survive, unless this is one."""
+        self._executor.shutdown(wait=not self.runs_here(), cancel_futures=True)
+
+    def _work(self, call: Call) -> None:
+        with self._surround():
+            self._start(call)
+
+
+class LoopPool:
+    """Tasks of one event loop for submitted calls of async functions, under the same two bounds.
+
+    Used from its loop's thread, except that calls may be enqueued from any.
+
+    Args:
+        loop: The loop.
+        workers: How many calls run at once.
+        capacity: How many more may wait.
+        start: Starts the task of a queued call; returns False when it is not to be had.
+    """
+
+    def __init__(
+        self, loop: Any, workers: int, capacity: int, start: Callable[[Call], bool]
+    ) -> None:
+        self.loop = loop
+        self.workers = workers
+        self.capacity = capacity
+        self.permits = Permits(workers + capacity)
+        self._start = start
+        self._running = 0
+        self._ready: deque[Call] = deque()
+
+    def enqueue(self, call: Call) -> None:
+        """Let the call start when fewer than ``workers`` run."""
+        self.loop.call_soon_threadsafe(self._enqueue, call)
+
+    def runs_here(self) -> bool:
+        """Whether the current code runs inside a call of this pool."""
+        return _runs_inside(self)
+
+    def landed(self) -> None:
+        """Note that the task of a started call has ended."""
+        self._running -= 1
+        self._start_ready()
+
+    def start_beyond(self, call: Call) -> None:
+        """Start a call at once, because one that holds a place waits for it."""
+        if self._start(call):
+            self._running += 1
+
+    def _enqueue(self, call: Call) -> None:
+        self._ready.append(call)
+        self._start_ready()
+
+    def _start_ready(self) -> None:
+        while self._ready and self._running < self.workers:
+            if self._start(self._ready.popleft()):
+                self._running += 1
+
+
+def _runs_inside(pool: Any) -> bool:
+    call = current.get()
+    return call is not None and any(outer.pool is pool for outer in call.chain())
