@@ -91,7 +91,7 @@ clean: ## remove environments, builds and caches
 $(VENV)/.base: pyproject.toml
 	@test -n "$(TAG)" || { \
 		echo "no Python 3.11+ with venv and pip: PYTHON is $(or $(PYTHON),not found)"; exit 1; }
-	@echo "making $(VENV)"
+	@echo "making $(VENV)" >&2
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade "pip>=25.1"
 	@$(PIP) install --editable . $(REQUIREMENT)

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from django_vega.backends.base import Backend
 from django_vega.core.call import Call, CallSite, FlightRecord, Unset
 from django_vega.core.clock import Clock, SystemClock
-from django_vega.core.errors import NotAdmitted
+from django_vega.core.errors import CallCancelled, NotAdmitted, WaitTimeout
 from django_vega.runtime.aio import LoopRunner, LoopWaiter
 from django_vega.runtime.announcer import Host, Outbox
-from django_vega.runtime.flights import Flights
+from django_vega.runtime.flights import Flights, wait_slice
 from django_vega.runtime.pool import LoopPool, ThreadPool
 from django_vega.runtime.threads import ThreadRunner, ThreadWaiter
 
@@ -111,9 +111,10 @@ class Coordinator:
         if self._pool.runs_here():
             return self._admit(site, key, work, self._pool, permit=permits.take_nowait())
         if not permits.take_or_wait(waiter):
+            began = self.flights.clock.monotonic()
             try:
                 while permits.is_waiting(waiter):
-                    waiter.wait(1.0)
+                    waiter.wait(self._patience(site, key, began))
             except BaseException:
                 permits.stop_waiting(waiter)
                 raise
@@ -127,9 +128,10 @@ class Coordinator:
             return await self._aadmit(site, key, work, pool, permit=permits.take_nowait())
         waiter = LoopWaiter()
         if not permits.take_or_wait(waiter):
+            began = self.flights.clock.monotonic()
             try:
                 while permits.is_waiting(waiter):
-                    await waiter.wait(1.0)
+                    await waiter.wait(self._patience(site, key, began))
             except BaseException:
                 permits.stop_waiting(waiter)
                 raise
@@ -214,6 +216,17 @@ class Coordinator:
         task = asyncio.ensure_future(announcer.aflush(outbox))
         _telling.add(task)
         task.add_done_callback(_telling.discard)
+
+    def _patience(self, site: CallSite, key: str, began: float) -> float:
+        """Return how long to wait before looking again whether the pool has a place."""
+        if self.flights.closed:
+            raise CallCancelled("shutdown", site.display(key))
+        waited = self.flights.clock.monotonic() - began
+        timeout = site.options.timeout
+        if timeout is not None and waited >= timeout:
+            holder = f"the pool has {self.workers} workers and {self.capacity} places"
+            raise WaitTimeout(site.display(key), waited, holder)
+        return wait_slice(timeout, waited)
 
     def _admit(
         self, site: CallSite, key: str, work: Any, pool: ThreadPool | LoopPool, *, permit: bool

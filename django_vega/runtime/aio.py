@@ -16,11 +16,8 @@ from typing import Any
 from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, current
 from django_vega.core.errors import WaitTimeout
 from django_vega.runtime.announcer import Outbox
-from django_vega.runtime.flights import Flights, follower_outcome, outcome
+from django_vega.runtime.flights import Flights, follower_outcome, outcome, wait_slice
 from django_vega.runtime.pool import LoopPool
-
-# Every wait looks again this often, in seconds, in case what it waits for can no longer tell.
-LOOK_AGAIN = 1.0
 
 
 class LoopWaiter:
@@ -126,11 +123,11 @@ class LoopRunner:
                 if not flights.join(last, waiter):
                     if not call.done():
                         # The leader was abandoned; whoever takes over is about to be named.
-                        await waiter.wait(_slice(timeout, waited))
+                        await waiter.wait(wait_slice(timeout, waited))
                     continue
                 try:
                     self._start_ahead(last)
-                    await waiter.wait(_slice(timeout, waited))
+                    await waiter.wait(wait_slice(timeout, waited))
                     flights.abandon_if_lost(last, outbox)
                 finally:
                     flights.leave(last, waiter)
@@ -250,7 +247,7 @@ class LoopRunner:
                 waited = flights.clock.monotonic() - began
                 if timeout is not None and waited >= timeout:
                     raise WaitTimeout(call.shown_key, waited, flights.describe(leader))
-                await waiter.wait(_slice(timeout, waited))
+                await waiter.wait(wait_slice(timeout, waited))
                 flights.abandon_if_lost(leader, outbox)
         finally:
             flights.leave(leader, waiter)
@@ -270,7 +267,7 @@ class LoopRunner:
                     if flights.cancel(call, outbox, "wait-timeout"):
                         raise WaitTimeout(call.shown_key, waited, holder)
                     continue
-                await waiter.wait(_slice(timeout, waited))
+                await waiter.wait(wait_slice(timeout, waited))
         except WaitTimeout:
             raise
         except BaseException as error:
@@ -288,7 +285,3 @@ def _spawn(flight: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     if sys.version_info >= (3, 12):
         return asyncio.Task(flight, loop=loop, eager_start=True)
     return loop.create_task(flight)
-
-
-def _slice(timeout: float | None, waited: float) -> float:
-    return LOOK_AGAIN if timeout is None else max(0.0, min(LOOK_AGAIN, timeout - waited))

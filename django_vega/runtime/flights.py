@@ -39,6 +39,9 @@ from django_vega.runtime.announcer import Announcer, Host, Outbox
 
 logger = logging.getLogger("django_vega")
 
+# Every wait looks again this often, in seconds, in case what it waits for can no longer tell.
+LOOK_AGAIN = 1.0
+
 # A coordinator whose key changes this often while it decides changes the key itself.
 _MOST_QUESTIONS = 10_000
 
@@ -400,6 +403,11 @@ def checkpoint() -> None:
     call = current_call()
     if call is not None and call.state == "cancelled":
         raise CallCancelled(call.reason or "abort", call.shown_key)
+
+
+def wait_slice(timeout: float | None, waited: float) -> float:
+    """Return for how long to wait before looking again, in seconds."""
+    return LOOK_AGAIN if timeout is None else max(0.0, min(LOOK_AGAIN, timeout - waited))
 
 
 def is_lost(call: Call) -> bool:

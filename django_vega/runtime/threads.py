@@ -10,11 +10,8 @@ from typing import Any
 from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, current
 from django_vega.core.errors import CallCancelled, WaitTimeout
 from django_vega.runtime.announcer import Outbox
-from django_vega.runtime.flights import Flights, follower_outcome, outcome
+from django_vega.runtime.flights import Flights, follower_outcome, outcome, wait_slice
 from django_vega.runtime.pool import ThreadPool
-
-# Every wait looks again this often, in seconds, in case what it waits for can no longer tell.
-LOOK_AGAIN = 1.0
 
 
 class ThreadWaiter:
@@ -131,14 +128,14 @@ class ThreadRunner:
                 if not flights.join(last, waiter):
                     if not call.done():
                         # The leader was abandoned; whoever takes over is about to be named.
-                        waiter.wait(_slice(timeout, waited))
+                        waiter.wait(wait_slice(timeout, waited))
                     continue
                 try:
                     ahead = self._ahead(last)
                     if ahead is not None:
                         self.start(ahead)
                     else:
-                        waiter.wait(_slice(timeout, waited))
+                        waiter.wait(wait_slice(timeout, waited))
                         flights.abandon_if_lost(last, outbox)
                 finally:
                     flights.leave(last, waiter)
@@ -187,7 +184,7 @@ class ThreadRunner:
                 waited = flights.clock.monotonic() - began
                 if timeout is not None and waited >= timeout:
                     raise WaitTimeout(call.shown_key, waited, flights.describe(leader))
-                waiter.wait(_slice(timeout, waited))
+                waiter.wait(wait_slice(timeout, waited))
                 flights.abandon_if_lost(leader, outbox)
         finally:
             flights.leave(leader, waiter)
@@ -209,7 +206,7 @@ class ThreadRunner:
                     if flights.cancel(call, outbox, "wait-timeout"):
                         raise WaitTimeout(call.shown_key, waited, holder)
                     continue
-                waiter.wait(_slice(timeout, waited))
+                waiter.wait(wait_slice(timeout, waited))
         except WaitTimeout:
             raise
         except BaseException as error:
@@ -219,10 +216,6 @@ class ThreadRunner:
         finally:
             call.caller = None
             flights.leave(call, waiter)
-
-
-def _slice(timeout: float | None, waited: float) -> float:
-    return LOOK_AGAIN if timeout is None else max(0.0, min(LOOK_AGAIN, timeout - waited))
 
 
 def _cancel_step(call: Call) -> Any:

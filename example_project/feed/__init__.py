@@ -1,0 +1,1 @@
+"""The feed: stored earthquakes, and the repository that refreshes them from the upstream."""

@@ -1,0 +1,1 @@
+"""Tests of the example project: its upstream in process, its demo as the user starts it."""
