@@ -1,0 +1,1 @@
+"""How rows reach the database: fenced, in one transaction, or not at all."""

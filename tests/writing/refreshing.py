@@ -1,0 +1,53 @@
+"""One refresh of quakes with a key of the test's own, as a flight would end it."""
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from django.db import transaction
+
+from django_vega.core.outcome import Refresh
+from django_vega.writing.fence import KeyIdentity
+from django_vega.writing.refresh import identify, write_refresh
+from django_vega.writing.upsert import Upsert
+from tests.writing_app.models import Quake
+
+UPSERT = Upsert(Quake, ["code"])
+STARTED = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+@contextmanager
+def rolled_back() -> Generator[None]:
+    """A transaction that ends with a rollback."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+def identity(key: str = "quakes:alaska", upsert: Upsert = UPSERT) -> KeyIdentity:
+    """Whose fence a refresh of `key` passes."""
+    return identify(upsert, prefix="tests", scope="feed.refresh", key=key, display_key=key)
+
+
+def refresh(
+    rows: object,
+    generation: int,
+    *,
+    key: str = "quakes:alaska",
+    upsert: Upsert = UPSERT,
+    begin_writing: Callable[[], object] = bool,
+    started_at: datetime = STARTED,
+    fenced: bool = True,
+) -> Refresh:
+    """Write `rows` as the flight of `generation`."""
+    return write_refresh(
+        upsert,
+        rows,
+        identity=identity(key, upsert),
+        generation=generation,
+        started_at=started_at,
+        started_monotonic=time.monotonic(),
+        begin_writing=begin_writing,
+        fenced=fenced,
+    )

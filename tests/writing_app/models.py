@@ -1,0 +1,170 @@
+"""The models that the tests of writing need, one per kind of key."""
+
+import uuid
+from typing import ClassVar
+
+from django.contrib.contenttypes.fields import GenericForeignKey
+from django.contrib.contenttypes.models import ContentType
+from django.db import models
+from django.db.models.functions import Lower
+
+
+class Quake(models.Model):
+    """An auto key, and a natural one to recognise rows by."""
+
+    code = models.CharField(max_length=40, unique=True)
+    place = models.CharField(max_length=100, default="")
+    magnitude = models.FloatField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    modified_at = models.DateTimeField(auto_now=True)
+
+
+class QuakeReport(Quake):
+    """The same table under another name."""
+
+    class Meta:
+        proxy = True
+
+
+class Document(models.Model):
+    """A key with a default, wrong for rows that exist."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    slug = models.CharField(max_length=40, unique=True)
+    body = models.TextField(default="")
+
+
+class Station(models.Model):
+    """A natural primary key."""
+
+    code = models.CharField(max_length=10, primary_key=True)
+    name = models.CharField(max_length=100, default="")
+
+
+class Reading(models.Model):
+    """Recognised by a constraint over several columns, one of them a foreign key."""
+
+    station = models.ForeignKey(Station, on_delete=models.CASCADE)
+    day = models.DateField()
+    value = models.DecimalField(max_digits=8, decimal_places=2, default=0)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["station", "day"], name="reading_of_a_day")
+        ]
+
+
+class Tag(models.Model):
+    """Nothing to update."""
+
+    name = models.CharField(max_length=40, unique=True)
+
+
+class Word(models.Model):
+    """Nothing but a primary key."""
+
+    text = models.CharField(max_length=40, primary_key=True)
+
+
+class Placement(models.Model):
+    """Nothing but a composite primary key, with a foreign key in it."""
+
+    pk = models.CompositePrimaryKey("station", "position")
+    station = models.ForeignKey(Station, on_delete=models.CASCADE)
+    position = models.IntegerField()
+
+
+class Ticket(models.Model):
+    """A composite primary key of which the unique fields know a part."""
+
+    pk = models.CompositePrimaryKey("tenant", "number")
+    tenant = models.IntegerField()
+    number = models.UUIDField(default=uuid.uuid4)
+    code = models.CharField(max_length=40)
+    title = models.CharField(max_length=100, default="")
+
+    class Meta:
+        unique_together: ClassVar = [("tenant", "code")]
+
+
+class Job(models.Model):
+    """Values that the database makes."""
+
+    code = models.UUIDField(unique=True)
+    priority = models.IntegerField(default=1)
+    state = models.CharField(max_length=10, db_default="new")
+    doubled = models.GeneratedField(
+        expression=models.F("priority") * 2,
+        output_field=models.IntegerField(),
+        db_persist=True,
+    )
+
+
+class Blob(models.Model):
+    """A key that is no text and no number."""
+
+    digest = models.BinaryField(max_length=32, unique=True)
+    name = models.CharField(max_length=40, default="")
+
+    class Meta:
+        # MariaDB indexes no column without a length.
+        managed = False
+
+
+class Named(models.Model):
+    """No table."""
+
+    name = models.CharField(max_length=40, unique=True)
+
+    class Meta:
+        abstract = True
+
+
+class Parent(models.Model):
+    """The first half of a `Child`."""
+
+    name = models.CharField(max_length=40, unique=True)
+
+    class Meta:
+        managed = False
+
+
+class Child(Parent):
+    """Two tables."""
+
+    extra = models.CharField(max_length=40, default="")
+
+    class Meta:
+        managed = False
+
+
+class Faulty(models.Model):
+    """Every column that recognises no row."""
+
+    nullable = models.CharField(max_length=40, unique=True, null=True)  # noqa: DJ001
+    plain = models.CharField(max_length=40, default="")
+    conditional = models.CharField(max_length=40)
+    deferrable = models.CharField(max_length=40)
+    lowered = models.CharField(max_length=40)
+    made = models.GeneratedField(
+        expression=Lower("plain"), output_field=models.CharField(max_length=40), db_persist=True
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    tags = models.ManyToManyField(Parent)
+    content_type = models.ForeignKey(ContentType, on_delete=models.DO_NOTHING)
+    object_id = models.IntegerField()
+    subject = GenericForeignKey()
+
+    class Meta:
+        managed = False
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["conditional"], condition=models.Q(plain=""), name="faulty_conditional"
+            ),
+            models.UniqueConstraint(
+                fields=["deferrable"],
+                deferrable=models.Deferrable.DEFERRED,
+                name="faulty_deferrable",
+            ),
+            models.UniqueConstraint(Lower("lowered"), name="faulty_lowered"),
+        ]
