@@ -105,19 +105,26 @@ def replica(exc: BaseException) -> BaseException:
 
 def _rebuild(exc: BaseException) -> BaseException:
     kind = type(exc)
-    # Along __base__, not the MRO: it leads to the class that decided the layout of the instance.
-    base: Any = kind
-    while base.__module__ != "builtins":
-        base = base.__base__
-    args = base.__reduce__(exc)[1]
-    copy: BaseException = base.__new__(kind, *args)
-    base.__init__(copy, *args)
+    # Two bases of Python's own may differ: along __base__ lies the one that decides the layout and
+    # so how to allocate, along the MRO the one whose __init__ the class inherits.
+    layout: Any = kind
+    while layout.__module__ != "builtins":
+        layout = layout.__base__
+    first: Any = next(cls for cls in kind.__mro__ if cls.__module__ == "builtins")
+    args = layout.__reduce__(exc)[1]
+    # A group whose constructor takes something else has that for its arguments.
+    parts = (exc.message, exc.exceptions) if isinstance(exc, BaseExceptionGroup) else args
+    copy: BaseException = layout.__new__(kind, *parts)
+    first.__init__(copy, *args)
     attributes = vars(copy)
     attributes.update(vars(exc))
     if isinstance(attributes.get("__notes__"), list):
         attributes["__notes__"] = list(attributes["__notes__"])
     for stored in _stored_outside_dict(kind):
-        _transfer(stored, exc, copy)
+        value = _read(stored, exc)
+        # What is the same stays untouched: OSError shows a file name that was set, even to None.
+        if value is not _UNSET and value is not _read(stored, copy):
+            stored.__set__(copy, value)
     same_args = len(copy.args) == len(exc.args) and all(map(is_, copy.args, exc.args))
     if type(copy) is not kind or not same_args or str(copy) != str(exc):
         raise ValueError(f"the copy of {exc!r} differs")
@@ -136,20 +143,6 @@ def _stored_outside_dict(
                 item, MemberDescriptorType | GetSetDescriptorType
             ):
                 yield item
-
-
-def _transfer(
-    stored: MemberDescriptorType | GetSetDescriptorType, exc: BaseException, copy: BaseException
-) -> None:
-    value = _read(stored, exc)
-    # What is the same stays untouched: OSError shows a file name that was set, even to None.
-    if value is _UNSET or value is _read(stored, copy):
-        return
-    try:
-        stored.__set__(copy, value)
-    except AttributeError:  # read-only, as the exceptions of a group are
-        if _read(stored, copy) != value:
-            raise
 
 
 def _read(stored: MemberDescriptorType | GetSetDescriptorType, exc: BaseException) -> Any:

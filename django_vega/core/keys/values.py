@@ -138,24 +138,20 @@ _SCALARS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-def _dict(value: dict[object, object], parents: tuple[int, ...]) -> str:
-    pairs = [(_text(k, parents), _text(v, parents)) for k, v in dict.items(value)]
+def _dict(value: dict[object, object], depth: int) -> str:
+    pairs = [(_text(k, depth), _text(v, depth)) for k, v in dict.items(value)]
     return ",".join([f"({k},{v})" for k, v in sorted(pairs)])
 
 
-def _ordered(
-    items: Callable[[Any], Iterator[object]], value: object, parents: tuple[int, ...]
-) -> str:
-    return ",".join([_text(item, parents) for item in items(value)])
+def _ordered(items: Callable[[Any], Iterator[object]], value: object, depth: int) -> str:
+    return ",".join([_text(item, depth) for item in items(value)])
 
 
-def _unordered(
-    items: Callable[[Any], Iterator[object]], value: object, parents: tuple[int, ...]
-) -> str:
-    return ",".join(sorted([_text(item, parents) for item in items(value)]))
+def _unordered(items: Callable[[Any], Iterator[object]], value: object, depth: int) -> str:
+    return ",".join(sorted([_text(item, depth) for item in items(value)]))
 
 
-_CONTAINERS: Final[dict[type, Callable[[Any, tuple[int, ...]], str]]] = {
+_CONTAINERS: Final[dict[type, Callable[[Any, int], str]]] = {
     tuple: partial(_ordered, tuple.__iter__),
     list: partial(_ordered, list.__iter__),
     set: partial(_unordered, set.__iter__),
@@ -177,7 +173,7 @@ def _refuse_hidden_state(value: object, kind: type, base: type) -> None:
         raise _RefusedError(kind, reason)
 
 
-def _model(value: Any, kind: type, parents: tuple[int, ...]) -> str:
+def _model(value: Any, kind: type, depth: int) -> str:
     # Known by what a model instance has: nothing on this floor may import Django.
     label = getattr(getattr(kind, "_meta", None), "label_lower", None)
     if not isinstance(label, str):
@@ -186,11 +182,11 @@ def _model(value: Any, kind: type, parents: tuple[int, ...]) -> str:
     adding = value._state.adding
     if adding or pk is None or (isinstance(pk, tuple) and None in pk):
         raise _RefusedError(kind, "the instance is not saved, so that nothing identifies it yet")
-    return f"{escape(label)}({_text(pk, parents)})"
+    return f"{escape(label)}({_text(pk, depth)})"
 
 
-def _text(value: Any, parents: tuple[int, ...] = ()) -> str:
-    """Render one value; ``parents`` are the ids of the values that it is part of."""
+def _text(value: Any, depth: int = 0) -> str:
+    """Render one value, which is part of ``depth`` others."""
     kind = type(value)
     if kind is bool or kind is NoneType:
         return str(value)
@@ -205,13 +201,12 @@ def _text(value: Any, parents: tuple[int, ...] = ()) -> str:
         _refuse_hidden_state(value, kind, base)
     if base in _SCALARS:
         return f"{type_name(kind)}({_SCALARS[base](value)})"
-    if id(value) in parents or len(parents) >= _MAX_NESTING:
+    if depth == _MAX_NESTING:
         reason = f"it contains itself, or is nested more than {_MAX_NESTING} levels deep"
         raise _RefusedError(kind, reason)
-    inside = (*parents, id(value))
     if base in _CONTAINERS:
-        return f"{type_name(kind)}({_CONTAINERS[base](value, inside)})"
-    return _model(value, kind, inside)
+        return f"{type_name(kind)}({_CONTAINERS[base](value, depth + 1)})"
+    return _model(value, kind, depth + 1)
 
 
 def render_value(value: object, field: str) -> str:
