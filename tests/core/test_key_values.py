@@ -11,6 +11,7 @@ from decimal import Decimal, localcontext
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.utils.functional import SimpleLazyObject
 
 from django_vega.core.keys import build_key
 from tests.core.key_examples import (
@@ -266,6 +267,11 @@ def test_refusal__of_nan(value):
     """NaN has no key: no call could ever be the same work as another."""
     assert "NaN" in refusal_of(value).reason
     assert "NaN" in refusal_of({"a": [value]}).reason
+
+
+def test_model__behind_a_lazy_object():
+    """A lazy object that stands for a saved instance, such as request.user, has its text."""
+    assert text_of(SimpleLazyObject(lambda: Model(5))) == text_of(Model(5))
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,9 @@ def _refuse_hidden_state(value: object, kind: type, base: type) -> None:
 
 
 def _model(value: Any, kind: type, depth: int) -> str:
-    # Known by what a model instance has: nothing on this floor may import Django.
-    label = getattr(getattr(kind, "_meta", None), "label_lower", None)
+    # Known by what a model instance has: nothing on this floor may import Django. A lazy object,
+    # such as request.user, tells by __class__ what it stands for.
+    label = getattr(getattr(value.__class__, "_meta", None), "label_lower", None)
     if not isinstance(label, str):
         raise _RefusedError(kind, "such values have no text to go by")
     pk = value.pk
