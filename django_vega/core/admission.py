@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
 
 from django_vega.core.call import FlightRecord, Options
 from django_vega.core.errors import CoordinationProtocolError
 from django_vega.core.events import COORDINATION_EVENTS, CoordinationEvent
 
 Choice: TypeAlias = Literal["proceed", "reuse", "queue", "drop"]
+
+# Ends after which the caller gets a value all the same.
+_NO_DROP: Final = frozenset({"dedupe", "orphaned-intent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,10 @@ class CoordinationContext:
         """End the call as cancelled with this reason; its caller gets `CallCancelled`."""
         if not isinstance(reason, str) or not reason:
             raise CoordinationProtocolError(f"drop(reason={reason!r}): pass a text that says why")
+        if reason in _NO_DROP:
+            raise CoordinationProtocolError(
+                f"drop(reason={reason!r}): that says that the call was not dropped; pass another"
+            )
         self._decide("drop")
         self._reason = reason
 
@@ -155,7 +162,7 @@ class CoordinatorFunction:
     """A coordinator with its name, as `coordinator` makes it; pass it as ``strategy=``."""
 
     name: str
-    function: Callable[[CoordinationContext], Any]
+    function: Callable[[CoordinationContext], Any] = field(repr=False)
 
     def __call__(self, ctx: CoordinationContext) -> Any:
         """Run the coordinator on a context."""
@@ -181,13 +188,21 @@ def coordinator(
         raise ValueError(f"coordinator({name!r}): pass a name, it labels this coordinator's events")
 
     def decorate(function: Callable[[CoordinationContext], Any]) -> CoordinatorFunction:
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if not callable(function):
+            raise TypeError(f"coordinator {name!r}: {function!r} is not callable")
+        if _waits(function) or _waits(type(function).__call__):
             raise TypeError(
                 f"coordinator {name!r}: {function!r} must be a plain def; it decides on a "
                 "snapshot and cannot wait"
             )
-        if not callable(function):
-            raise TypeError(f"coordinator {name!r}: {function!r} is not callable")
         return CoordinatorFunction(name, function)
 
     return decorate
+
+
+def _waits(function: object) -> bool:
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
+        or inspect.isgeneratorfunction(function)
+    )

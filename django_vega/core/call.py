@@ -220,8 +220,16 @@ class Call:
         Raises:
             IllegalStep: The state does not allow it; nothing changed.
         """
+        self.state = self.after(step)
+
+    def after(self, step: Step) -> State:
+        """Return the state that ``step`` leads to, without going there.
+
+        Raises:
+            IllegalStep: The state does not allow it.
+        """
         try:
-            self.state = TRANSITIONS[self.state][step]
+            return TRANSITIONS[self.state][step]
         except KeyError:
             raise IllegalStep(f"{self!r} cannot {step}") from None
 
@@ -230,6 +238,9 @@ class Call:
         chain: list[Call] = []
         call: Call | None = self
         while call is not None:
+            # Calls that spawn their successors would otherwise keep all their ancestors alive.
+            while call.parent is not None and call.parent.ended:
+                call.parent = call.parent.parent
             if not call.ended:
                 chain.append(call)
             call = call.parent

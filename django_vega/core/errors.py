@@ -79,7 +79,8 @@ class CallCancelled(VegaError):
 
     def __str__(self) -> str:
         subject = f"the call for {self.key}" if self.key else "the call"
-        return f"{subject} was cancelled ({self.reason}): {_CANCEL_ADVICE.get(self.reason, '')}"
+        advice = _CANCEL_ADVICE.get(self.reason, "call again if you still need it")
+        return f"{subject} was cancelled ({self.reason}): {advice}"
 
 
 _CANCEL_ADVICE = {
@@ -150,7 +151,7 @@ class WaitTimeout(VegaError, TimeoutError):
         self.holder = holder
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.key, self.waited, self.holder)
+        return type(self), (self.key, self.waited, self.holder), vars(self)
 
 
 class ReentrantCallError(VegaError):

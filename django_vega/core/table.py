@@ -14,6 +14,7 @@ Note [Invariants]
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -91,7 +92,7 @@ class Table:
         self._monotonic = monotonic
         self._threads_wait_for_loops = threads_wait_for_loops
         self._version = 0
-        self.waits = WaitGraph(lambda call: self._entries[call.slot].occupants())
+        self.waits = WaitGraph(self._ahead)
 
     # What is there
 
@@ -168,13 +169,15 @@ class Table:
         elif move == "reuse":
             self._reuse(call, entry.peers(), chain, effects)
         elif move == "cancel":
-            peers = [peer for peer in entry.peers() if peer.state in _CANCELLABLE]
+            peers = entry.peers()
             assert strategy.limit is not None
-            doomed = peers[: max(0, len(peers) - strategy.limit + 1)]
+            surplus = len(peers) - strategy.limit + 1
+            doomed = [peer for peer in peers if peer.state in _CANCELLABLE][:surplus]
             self._refuse_own(call, doomed, chain)
             for peer in doomed:
                 self._cancel(peer, "abort", effects)
             self._start(call)
+            self._release(call.slot, effects)
         elif move == "drop":
             self.refuse(call, "drop", reason="exhaust-dropped")
         else:
@@ -209,14 +212,17 @@ class Table:
                 self._start(call)
             else:
                 capacity = call.site.options.capacity
-                full = capacity is not None and len(entry.parked) >= capacity
+                parked = sum(peer not in doomed for peer in entry.parked)
+                full = capacity is not None and parked >= capacity
                 self._park(call, entry, chain, full=full)
-        elif decision.choice == "drop":
+        else:
             self.refuse(call, "drop", reason=decision.reason)
         for peer in doomed:
             if peer.state in _CANCELLABLE:
                 self._cancel(peer, "abort", effects)
         self._release(call.slot, effects)
+        if call in effects.released:
+            effects.released.remove(call)  # it never waited: its caller sees what it may do
         return effects
 
     def refuse(
@@ -228,11 +234,12 @@ class Table:
         error: BaseException | None = None,
     ) -> None:
         """End an idle call that never enters the table."""
+        state = call.after(step)
         call.reason = reason
         call.error = error
         call.ended = True
         call.work = None
-        call.step(step)
+        call.state = state
 
     def attach(self, leader: Call, waiter: Any) -> None:
         """Let ``waiter`` be told when ``leader`` settles."""
@@ -277,10 +284,14 @@ class Table:
         A call that was cancelled before keeps that outcome; only its body goes (invariant 1).
         """
         effects = Effects()
-        call.error = error
+        if call.ended:
+            return effects
         if not call.settled:
+            call.after(step)  # an illegal step changes nothing
+            call.error = error
             call.value = value
             self._settle(call, step, reason, effects)
+        call.error = error
         call.ended = True
         call.work = None
         entry = self._entries.get(call.slot)
@@ -324,8 +335,9 @@ class Table:
     # Steps that the ones above are made of
 
     def _start(self, call: Call) -> None:
+        generation = self._next_generation()
         call.step("run" if call.pool is None else "queue")
-        call.generation = self._next_generation()
+        call.generation = generation
         call.started_at = self._monotonic()
         entry = self._entries.get(call.slot)
         if entry is None:
@@ -354,7 +366,8 @@ class Table:
             capacity = call.site.options.capacity
             assert capacity is not None
             holder = next(iter(entry.occupants() or entry.parked))
-            raise QueueFull(call.shown_key, capacity, f"call {holder.id}, {holder.state}")
+            doing = "stopping" if holder.settled else holder.state
+            raise QueueFull(call.shown_key, capacity, f"call {holder.id}, {doing}")
         call.step("park")
         entry.parked.append(call)
         try:
@@ -423,9 +436,7 @@ class Table:
             return
         while entry.parked:
             head = entry.parked[0]
-            strategy = head.site.options.strategy
-            limit = 1 if isinstance(strategy, CoordinatorFunction) else strategy.limit
-            if limit is not None and len(entry.flights) + len(entry.stopping) >= limit:
+            if len(entry.flights) + len(entry.stopping) >= _queue_limit(head):
                 break
             entry.parked.popleft()
             self._start(head)
@@ -433,12 +444,29 @@ class Table:
         if entry.is_idle():
             del self._entries[slot]
 
+    def _ahead(self, parked: Call) -> tuple[list[Call], int]:
+        """Return the bodies that a parked call waits for, and how many of them have to end."""
+        entry = self._entries[parked.slot]
+        occupants = entry.occupants()
+        line = itertools.takewhile(lambda call: call is not parked, entry.parked)
+        lowest = min(map(_queue_limit, (*line, parked)))
+        return occupants, len(occupants) - lowest + 1
+
     def _touch(self, call: Call) -> None:
         """Give the key a version of its own, so that a decision on an older picture is void."""
         self._version += 1
         entry = self._entries.get(call.slot)
         if entry is not None:
             entry.version = self._version
+
+
+def _queue_limit(parked: Call) -> int:
+    """Return how many bodies a parked call suffers beside it, itself included."""
+    strategy = parked.site.options.strategy
+    if isinstance(strategy, CoordinatorFunction):
+        return 1
+    assert strategy.limit is not None
+    return strategy.limit
 
 
 _CANCELLABLE: Final = frozenset({"parked", "queued", "running"})
