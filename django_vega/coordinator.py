@@ -204,16 +204,18 @@ class Coordinator:
         """Take a step and hand its events to the host, whichever kind of thread this is."""
         outbox: Outbox = []
         result = step(outbox)
-        if outbox:
-            self._hand_over(outbox)
+        self._hand_over(outbox)
         return result
 
     def _hand_over(self, outbox: Outbox) -> None:
+        if not outbox:
+            return
         announcer = self.flights.announcer
         if asyncio._get_running_loop() is None:
             announcer.flush(outbox)
             return
-        task = asyncio.ensure_future(announcer.aflush(outbox))
+        task = asyncio.ensure_future(announcer.aflush(outbox.copy()))
+        outbox.clear()
         _telling.add(task)
         task.add_done_callback(_telling.discard)
 
@@ -232,46 +234,42 @@ class Coordinator:
         self, site: CallSite, key: str, work: Any, pool: ThreadPool | LoopPool, *, permit: bool
     ) -> Call:
         outbox: Outbox = []
+        call = self.flights.new_call(site, key, work, self, pool=pool)
         try:
-            return self._place(site, key, work, pool, outbox, permit=permit)
+            self._place(call, outbox, permit=permit)
+            # Told before a worker can have it: what happens to a call is told in that order.
+            self._hand_over(outbox)
         finally:
-            if outbox:
-                self._hand_over(outbox)
+            if call.state == "queued":
+                self.flights.enqueue(call, outbox)
+            self._hand_over(outbox)
+        return call
 
     async def _aadmit(
         self, site: CallSite, key: str, work: Any, pool: ThreadPool | LoopPool, *, permit: bool
     ) -> Call:
         outbox: Outbox = []
+        call = self.flights.new_call(site, key, work, self, pool=pool)
         try:
-            return self._place(site, key, work, pool, outbox, permit=permit)
+            self._place(call, outbox, permit=permit)
+            await self.flights.announcer.aflush(outbox)
         finally:
+            if call.state == "queued":
+                self.flights.enqueue(call, outbox)
             if outbox:
                 await self.flights.announcer.aflush(outbox)
+        return call
 
-    def _place(
-        self,
-        site: CallSite,
-        key: str,
-        work: Any,
-        pool: ThreadPool | LoopPool,
-        outbox: Outbox,
-        *,
-        permit: bool,
-    ) -> Call:
-        """Admit a call that holds a place of the pool, and let a worker have it."""
-        call = self.flights.new_call(site, key, work, self, pool=pool)
+    def _place(self, call: Call, outbox: Outbox, *, permit: bool) -> None:
+        """Admit a call that holds a place of its pool."""
         if permit:
-            call.permit = pool.permits.give_back
+            call.permit = call.pool.permits.give_back
         try:
             self.flights.admit(call, outbox, self._stand_in)
         finally:
             # A call that takes no worker gives its place back at once.
-            if call.settled and call.permit is not None:
-                call.permit()
-                call.permit = None
-        if call.state == "queued":
-            pool.enqueue(call)
-        return call
+            if call.settled:
+                self.flights.give_back(call)
 
     def _stand_in(self, call: Call, _: Sequence[Call]) -> TakeOver | None:
         return None if call.leader is None else TakeOver(call, self._place_again)
@@ -296,9 +294,8 @@ class Coordinator:
             successor.error = error
         call.leader = successor
         if successor.state == "queued":
-            call.pool.enqueue(successor)
-        if outbox:
-            self._hand_over(outbox)
+            self.flights.enqueue(successor, outbox)
+        self._hand_over(outbox)
 
 
 _coordinators: weakref.WeakSet[Coordinator] = weakref.WeakSet()

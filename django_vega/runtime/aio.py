@@ -23,33 +23,33 @@ from django_vega.runtime.pool import LoopPool
 class LoopWaiter:
     """A task that waits on a future of its own."""
 
-    __slots__ = ("_future", "_loop", "chain")
+    __slots__ = ("_future", "chain", "loop")
 
     def __init__(self, chain: Sequence[Call] = ()) -> None:
         self.chain = chain
-        self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self.loop.create_future()
 
     def wake(self) -> bool:
         """Let the waiter look again; see `Waiter`."""
-        if asyncio._get_running_loop() is self._loop:
+        if asyncio._get_running_loop() is self.loop:
             self._resume()
             return True
         try:
-            self._loop.call_soon_threadsafe(self._resume)
+            self.loop.call_soon_threadsafe(self._resume)
         except RuntimeError:  # the loop is closed
             return False
         return True
 
     async def wait(self, timeout: float | None = None) -> None:
         """Wait for a wake, or for ``timeout`` seconds."""
-        timer = None if timeout is None else self._loop.call_later(timeout, self._resume)
+        timer = None if timeout is None else self.loop.call_later(timeout, self._resume)
         try:
             await self._future
         finally:
             if timer is not None:
                 timer.cancel()
-        self._future = self._loop.create_future()
+        self._future = self.loop.create_future()
 
     def _resume(self) -> None:
         if not self._future.done():
@@ -96,6 +96,9 @@ class LoopRunner:
                 if call.reason == "orphaned-intent":
                     return returned
                 if call.settled:
+                    if not call.ended:
+                        # Let go by the queue, and cancelled before its caller came back.
+                        flights.settle(call, "cancel", outbox)
                     return outcome(call, first_hand=True)
                 return await self._lead(call, outbox)
             except GeneratorExit:
@@ -195,8 +198,13 @@ class LoopRunner:
         except Exception as error:  # noqa: BLE001 - every caller gets it
             flights.settle(call, "fail", outbox, error=error)
         except BaseException as error:
-            flights.settle(call, "abandon", outbox, error=error, reason="abandoned")
-            if isinstance(error, GeneratorExit) or call.caller_gone or call.pool is not None:
+            # A flight that nobody can reach any more was ended by others. Its coroutine is closed
+            # by the garbage collector, at any moment: also while this thread holds the lock.
+            if not call.ended:
+                flights.settle(call, "abandon", outbox, error=error, reason="abandoned")
+            if isinstance(error, GeneratorExit):
+                return  # a closed coroutine must not await
+            if call.caller_gone or call.pool is not None:
                 raise
         else:
             flights.settle(call, "succeed", outbox, value=value)
@@ -264,19 +272,16 @@ class LoopRunner:
                 waited = flights.clock.monotonic() - began
                 if timeout is not None and waited >= timeout:
                     holder = flights.describe_holder(call)
-                    if flights.cancel(call, outbox, "wait-timeout"):
+                    if flights.give_up(call, outbox, "wait-timeout"):
                         raise WaitTimeout(call.shown_key, waited, holder)
                     continue
                 await waiter.wait(wait_slice(timeout, waited))
-        except WaitTimeout:
-            raise
+                flights.abandon_if_lost(call, outbox)
         except BaseException as error:
-            if not flights.cancel(call, outbox, "caller-gone"):
-                flights.settle(call, "abandon", outbox, error=error, reason="abandoned")
+            flights.withdraw(call, outbox, error)
             raise
-        finally:
-            call.caller = None
-            flights.leave(call, waiter)
+        call.caller = None
+        flights.leave(call, waiter)
 
 
 def _spawn(flight: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -207,6 +207,7 @@ class Flights:
         )
         if self._raise_orphans:
             raise OrphanedIntentError(call.shown_key, coordinator.name)
+        call.value = returned
         self._end_orphan(call, outbox)
         return returned
 
@@ -283,7 +284,7 @@ class Flights:
         """Note that the body ended, and give the call its outcome unless it has one."""
         with self.lock:
             effects = self.table.settle(call, step, value=value, error=error, reason=reason)
-        self._give_back(call)
+        self.give_back(call)
         self.perform(effects, outbox)
 
     def cancel(self, call: Call, outbox: Outbox, reason: str = "abort") -> bool:
@@ -294,6 +295,28 @@ class Flights:
             return False
         self.perform(effects, outbox)
         return True
+
+    def give_up(self, call: Call, outbox: Outbox, reason: str) -> bool:
+        """Cancel a parked call for its own caller; False when it is parked no more.
+
+        Not `cancel`: a call that was released a moment ago would be cancelled as one whose body
+        runs, and nobody would ever run it, nor end it.
+        """
+        with self.lock:
+            effects = self.table.cancel(call, reason) if call.state == "parked" else None
+        if effects is None:
+            return False
+        self.perform(effects, outbox)
+        return True
+
+    def withdraw(self, call: Call, outbox: Outbox, error: BaseException) -> None:
+        """Leave nothing of a call whose caller was interrupted before it ran or waited."""
+        waiter, call.caller = call.caller, None
+        if waiter is not None:
+            self.leave(call.leader or call, waiter)
+        self._refuse(call, error, outbox)
+        if not (call.ended or self.give_up(call, outbox, "caller-gone")):
+            self.settle(call, "abandon", outbox, error=error, reason="abandoned")
 
     def cancel_all(
         self,
@@ -313,6 +336,8 @@ class Flights:
 
     def leave(self, target: Call, waiter: Waiter) -> None:
         """Take a waiter away from the call that it waited for."""
+        if target.settled and not waiter.chain:
+            return  # nothing is left to take away; no lock, as a garbage collector may be calling
         with self.lock:
             self.table.leave(target, waiter)
             if waiter.chain:
@@ -340,8 +365,10 @@ class Flights:
             return next((c for c in ahead if c.state == "queued" and c.pool is pool), None)
 
     def abandon_if_lost(self, call: Call, outbox: Outbox) -> None:
-        """Settle a flight whose event loop is closed, so that its followers take over."""
-        if is_lost(call):
+        """Settle a flight whose event loop is closed, or those that a parked call waits for."""
+        if call.state == "parked":
+            self._abandon_lost(call.slot, outbox)
+        elif is_lost(call):
             self.settle(call, "abandon", outbox, reason="abandoned")
 
     # Effects
@@ -352,7 +379,7 @@ class Flights:
             if not call.ended:
                 stop_body(call)
             else:
-                self._give_back(call)
+                self.give_back(call)
             if call.state == "cancelled" and call.caller is not None:
                 call.caller.wake()
             for waiter in waiters:
@@ -361,12 +388,23 @@ class Flights:
         for call in effects.released:
             if call.pool is not None:
                 self.announcer.announce(outbox, CallQueued, call)
-                call.pool.enqueue(call)
+                self.enqueue(call, outbox)
             elif call.caller is not None and not call.caller.wake():
                 self.settle(call, "abandon", outbox, reason="abandoned")
 
-    def _give_back(self, call: Call) -> None:
-        permit, call.permit = call.permit, None
+    def enqueue(self, call: Call, outbox: Outbox) -> None:
+        """Let a worker of its pool have a call; it is abandoned when the pool's loop is gone."""
+        try:
+            call.pool.enqueue(call)
+        except (RuntimeError, ReferenceError):
+            self.settle(call, "abandon", outbox, reason="abandoned")
+
+    def give_back(self, call: Call) -> None:
+        """Give back the place in a pool that a call holds, once, whoever comes first."""
+        if call.permit is None:
+            return
+        with self.lock:
+            permit, call.permit = call.permit, None
         if permit is not None:
             permit()
 
@@ -411,8 +449,17 @@ def wait_slice(timeout: float | None, waited: float) -> float:
 
 
 def is_lost(call: Call) -> bool:
-    """Whether the event loop that runs the call's body is closed."""
-    return call.body is not None and not call.ended and call.body.get_loop().is_closed()
+    """Whether the event loop that runs the call's body, or was about to, is closed."""
+    if call.ended or call.state == "parked":  # of parked calls the queue takes care
+        return False
+    if call.body is not None:
+        return bool(call.body.get_loop().is_closed())
+    # Queued in a loop's pool, or let go by a queue and not yet back on its loop. Threads have none.
+    loop = getattr(call.pool or call.caller, "loop", None)
+    try:
+        return loop is not None and loop.is_closed()
+    except ReferenceError:  # the pool does not keep its loop alive
+        return True
 
 
 def stop_body(call: Call) -> None:
@@ -438,7 +485,7 @@ def outcome(call: Call, *, first_hand: bool) -> Any:
         first_hand: Whether the one who asks executed it on its own thread or loop and may see the
             exception object itself.
     """
-    if call.state == "success":
+    if call.state == "success" or (call.reason == "orphaned-intent" and call.error is None):
         return call.value
     if call.error is not None and (call.state == "error" or call.reason == "abandoned"):
         raise call.error if first_hand else replica(call.error)

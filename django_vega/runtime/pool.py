@@ -30,6 +30,8 @@ class Permits:
         self._lock = threading.Lock()
         self._free = limit
         self._waiting: deque[PlaceWaiter] = deque()
+        # Told that they hold a place, and not back yet.
+        self._told: set[PlaceWaiter] = set()
 
     def take_nowait(self) -> bool:
         """Take a place if one is free and nobody waits for it."""
@@ -51,15 +53,19 @@ class Permits:
     def is_waiting(self, waiter: PlaceWaiter) -> bool:
         """Whether the waiter is still in the line; else it holds a place."""
         with self._lock:
-            return waiter in self._waiting
+            if waiter in self._waiting:
+                return True
+            self._told.discard(waiter)
+            return False
 
     def stop_waiting(self, waiter: PlaceWaiter) -> None:
         """Leave the line, and pass on the place if it was handed over meanwhile."""
         with self._lock:
-            handed_over = waiter not in self._waiting
-            if not handed_over:
+            if waiter in self._waiting:
                 self._waiting.remove(waiter)
-        if handed_over:
+            holds_a_place = waiter in self._told
+            self._told.discard(waiter)
+        if holds_a_place:
             self.give_back()
 
     def give_back(self) -> None:
@@ -70,8 +76,11 @@ class Permits:
                     self._free += 1
                     return
                 waiter = self._waiting.popleft()
+                self._told.add(waiter)
             if waiter.wake():
                 return
+            with self._lock:
+                self._told.discard(waiter)
 
 
 class ThreadPool:

@@ -70,9 +70,12 @@ class ThreadRunner:
                     self._wait_for_turn(call, began, outbox)
                 if call.reason == "orphaned-intent":
                     return returned
-                if call.settled:
+                if call.ended:
                     return outcome(call, first_hand=True)
                 return self.execute(call, outbox)
+            except BaseException as error:
+                flights.withdraw(call, outbox, error)
+                raise
             finally:
                 flights.announcer.flush(outbox)
 
@@ -84,10 +87,10 @@ class ThreadRunner:
             raise CallCancelled(call.reason or "abort", call.shown_key)
         work = call.work
         assert work is not None
-        flights.announcer.announce_running(call, outbox)
-        flights.announcer.flush(outbox)
         token = current.set(call)
         try:
+            flights.announcer.announce_running(call, outbox)
+            flights.announcer.flush(outbox)
             value = work(call)
         except Exception as error:
             flights.settle(call, "fail", outbox, error=error)
@@ -187,6 +190,7 @@ class ThreadRunner:
                 waiter.wait(wait_slice(timeout, waited))
                 flights.abandon_if_lost(leader, outbox)
         finally:
+            call.caller = None
             flights.leave(leader, waiter)
         return leader.reason != "abandoned"
 
@@ -203,16 +207,10 @@ class ThreadRunner:
                 waited = flights.clock.monotonic() - began
                 if timeout is not None and waited >= timeout:
                     holder = flights.describe_holder(call)
-                    if flights.cancel(call, outbox, "wait-timeout"):
+                    if flights.give_up(call, outbox, "wait-timeout"):
                         raise WaitTimeout(call.shown_key, waited, holder)
                     continue
                 waiter.wait(wait_slice(timeout, waited))
-        except WaitTimeout:
-            raise
-        except BaseException as error:
-            if not flights.cancel(call, outbox, "caller-gone"):
-                flights.settle(call, "abandon", outbox, error=error, reason="abandoned")
-            raise
         finally:
             call.caller = None
             flights.leave(call, waiter)
