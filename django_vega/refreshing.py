@@ -1,0 +1,232 @@
+"""Refreshes: the function runs outside any transaction, its rows are written behind the fence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+from django.utils import timezone
+
+from django_vega.core.call import Call
+from django_vega.core.errors import InAtomicBlockError
+from django_vega.core.events import Event, RefreshFailed, RefreshSuperseded, RefreshWritten
+from django_vega.core.outcome import Refresh, RefreshStatus
+from django_vega.invocation import Invocation, ValuePlan
+from django_vega.writing.fence import KeyIdentity, describe, read_status, record_failure
+from django_vega.writing.refresh import identify, write_refresh
+from django_vega.writing.transactions import in_foreign_transaction
+from django_vega.writing.upsert import Upsert
+
+T = TypeVar("T")
+
+
+class RefreshPlan(ValuePlan):
+    """What becomes of the invocations of a refresh.
+
+    Args:
+        upsert: How the rows are written.
+        is_async: Whether the function is async.
+    """
+
+    def __init__(self, upsert: Upsert, *, is_async: bool) -> None:
+        self._upsert = upsert
+        self._is_async = is_async
+
+    # Calling
+
+    def call(self, invocation: Invocation) -> Any:
+        """Coordinate a sync refresh, unless it is alone in its caller's transaction."""
+        identity = self._identity(invocation)
+        if self._is_alone(invocation, identity):
+            return _Flight(self._upsert, invocation, identity).run(None)
+        return super().call(invocation)
+
+    async def acall(self, invocation: Invocation) -> Any:
+        """Coordinate an async refresh, unless it is alone in its caller's transaction."""
+        identity = self._identity(invocation)
+        if await sync_to_async(self._is_alone)(invocation, identity):
+            return await _Flight(self._upsert, invocation, identity).arun(None)
+        return await super().acall(invocation)
+
+    def work(self, invocation: Invocation) -> Callable[[Call], Any]:
+        """Return what a flight runs: fetch, go over to writing, write."""
+        flight = _Flight(self._upsert, invocation, self._identity(invocation))
+        return flight.arun if self._is_async else flight.run
+
+    def check_submit(self, invocation: Invocation) -> None:
+        """Refuse to submit from inside a transaction: another connection would write."""
+        identity = self._identity(invocation)
+        if in_foreign_transaction(identity.alias):
+            raise InAtomicBlockError(identity.display_key, identity.alias)
+
+    async def acheck_submit(self, invocation: Invocation) -> None:
+        """Refuse to submit from inside a transaction."""
+        await sync_to_async(self.check_submit)(invocation)
+
+    def _is_alone(self, invocation: Invocation, identity: KeyIdentity) -> bool:
+        """Whether the call is not coordinated: it has no key, or is solo in a transaction.
+
+        Raises:
+            InAtomicBlockError: It is inside its caller's transaction and not ``solo``.
+        """
+        if in_foreign_transaction(identity.alias):
+            if invocation.site.options.in_atomic == "refuse":
+                raise InAtomicBlockError(identity.display_key, identity.alias)
+            return True
+        return invocation.key is None
+
+    def _identity(self, invocation: Invocation) -> KeyIdentity:
+        key = invocation.key or ""
+        return identify(
+            self._upsert,
+            prefix=invocation.prefix,
+            scope=invocation.site.scope,
+            key=key,
+            display_key=invocation.site.display(key),
+        )
+
+    # Telling
+
+    def for_follower(self, value: Any) -> Any:
+        """Return the leader's record as one of a caller that did not lead."""
+        return value.as_follower()
+
+    def epilogue(self, call: Call) -> tuple[type[Event], dict[str, Any]] | None:
+        """Name what the refresh came to; a cancelled one came to nothing."""
+        if call.state == "error":
+            assert call.error is not None
+            error = describe(call.error)
+            return RefreshFailed, {"generation": call.generation, "error": error}
+        if call.state != "success":
+            return None
+        refresh: Refresh = call.value
+        if refresh.outcome == "superseded":
+            return RefreshSuperseded, {"generation": refresh.generation}
+        return RefreshWritten, {
+            "generation": refresh.generation,
+            "rows": refresh.rows,
+            "written": refresh.written,
+        }
+
+    def status(self, invocation: Invocation) -> RefreshStatus:
+        """Return how the last refresh of the key ended, or that one is loading."""
+        if invocation.key is None:
+            return RefreshStatus("idle", None, None, None, None)
+        slot = invocation.site.scope, invocation.key
+        # First what is live: a refresh that ends in between has then stored its outcome.
+        ages = [
+            record.age
+            for record in invocation.coordinator.in_flight(slot)
+            if record.state in {"queued", "running", "writing"}
+        ]
+        stored = read_status(self._identity(invocation))
+        if not ages:
+            return stored
+        return RefreshStatus(
+            state="loading",
+            started_at=timezone.now() - timedelta(seconds=max(ages)),
+            generation=stored.generation,
+        )
+
+    async def astatus(self, invocation: Invocation) -> RefreshStatus:
+        """Return how the last refresh of the key ended, or that one is loading."""
+        return await sync_to_async(self.status)(invocation)
+
+
+class _Flight:
+    """One refresh from its start to its rows; without a call it is not coordinated."""
+
+    def __init__(self, upsert: Upsert, invocation: Invocation, identity: KeyIdentity) -> None:
+        self._upsert = upsert
+        self._invocation = invocation
+        self._identity = identity
+        self._generation: int
+        self._started_at: datetime
+        self._began: float
+
+    def run(self, call: Call | None) -> Refresh:
+        self._start(call)
+        try:
+            return self._write(self._invocation.run(), call)
+        except Exception as error:
+            self._note(error, call)
+            raise
+
+    async def arun(self, call: Call | None) -> Refresh:
+        self._start(call)
+        try:
+            rows = await _fetched(self._invocation.run())
+            return await _in_thread(self._write, rows, call)
+        except Exception as error:
+            await _in_thread(self._note, error, call)
+            raise
+
+    def _start(self, call: Call | None) -> None:
+        if call is None:
+            # Before the function runs, so that what it fetched counts as no newer than it is.
+            self._generation = self._invocation.coordinator.backend.next_generation()
+        else:
+            assert call.generation is not None
+            self._generation = call.generation
+        self._started_at = timezone.now()
+        self._began = time.monotonic()
+
+    def _write(self, rows: object, call: Call | None) -> Refresh:
+        begin_writing = self._invocation.coordinator.begin_writing
+        return write_refresh(
+            self._upsert,
+            rows,
+            identity=self._identity,
+            generation=self._generation,
+            started_at=self._started_at,
+            started_monotonic=self._began,
+            begin_writing=partial(begin_writing, call) if call else _nothing,
+            fenced=self._invocation.key is not None,
+        )
+
+    def _note(self, error: Exception, call: Call | None) -> None:
+        """Record a failure; a cancelled refresh has not failed, and its last status stays."""
+        is_cancelled = call is not None and call.settled
+        if self._invocation.key is not None and not is_cancelled:
+            record_failure(self._identity, self._generation, self._started_at, error)
+
+
+def _nothing() -> None:
+    """Stand in for the step to ``writing`` of a call that nobody can cancel."""
+
+
+async def _in_thread(
+    step: Callable[[Any, Call | None], T], subject: object, call: Call | None
+) -> T:
+    """Take a step on the thread of the caller's sync code, or on another where that is gone.
+
+    A flight may outlive its request. Then nobody else closes the connections of the thread that it
+    is given; and a thread that led it through ``async_to_sync`` takes no more work.
+    """
+    began = False
+
+    def take() -> T:
+        nonlocal began
+        began = True
+        try:
+            return step(subject, call)
+        finally:
+            if call is not None and call.caller is None:
+                close_old_connections()
+
+    try:
+        return await sync_to_async(take)()
+    except RuntimeError:
+        if began:
+            raise
+    return await sync_to_async(take, thread_sensitive=False)()
+
+
+async def _fetched(rows: Any) -> object:
+    """Return the rows of an ``async def``, or of an async generator, collected."""
+    return [row async for row in rows] if hasattr(rows, "__aiter__") else await rows
