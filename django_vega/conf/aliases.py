@@ -1,0 +1,102 @@
+"""What the setting says about one alias, and which source decides on each option of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from django_vega.backends.base import Backend
+from django_vega.core.admission import CoordinatorFunction
+from django_vega.core.call import Options
+from django_vega.core.strategies import FROM_ALIAS, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the settings say about one namespace of keys; None is silence."""
+
+    strategy: Strategy | CoordinatorFunction | None = None
+    has_timeout: bool = False
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AliasSettings:
+    """One alias of ``DJANGO_VEGA``, with its defaults filled in.
+
+    Attributes:
+        given: Names that the project has set itself.
+    """
+
+    backend: type[Backend]
+    strategy: Strategy | CoordinatorFunction
+    timeout: float | None
+    key_prefix: str
+    on_orphan: str
+    workers: int
+    capacity: int | None
+    sync_waits_for_async: bool
+    key_display: Callable[[str], str]
+    policies: Mapping[str, Policy]
+    options: Mapping[str, Any]
+    given: frozenset[str] = field(default=frozenset())
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """What a coordinator is built from; the rest can change while it lives."""
+        return (
+            self.backend,
+            self.on_orphan,
+            self.workers,
+            self.capacity,
+            self.sync_waits_for_async,
+            tuple(sorted(self.options.items())),
+        )
+
+    def effective(self, namespace: str | None, given: Mapping[str, Mapping[str, Any]]) -> Options:
+        """Return the options of a call, each from the first source that names it.
+
+        Args:
+            namespace: Names a policy.
+            given: ``call`` and ``decorator``, each option name to value.
+        """
+        policy = self.policies.get(namespace or "", Policy())
+        sources: dict[str, Mapping[str, Any]] = {
+            "call": given["call"],
+            "policy": _stated(policy),
+            "decorator": given["decorator"],
+            "alias": {
+                name: getattr(self, name)
+                for name in ("strategy", "timeout")
+                if name.upper() in self.given
+            },
+            "built-in": {
+                "strategy": self.strategy,
+                "timeout": self.timeout,
+                "in_atomic": "refuse",
+            },
+        }
+        origin = {
+            name: next(source for source, values in sources.items() if name in values)
+            for name in sources["built-in"]
+        }
+        values = {name: sources[source][name] for name, source in origin.items()}
+        strategy = values["strategy"]
+        capacity = strategy.capacity if isinstance(strategy, Strategy) else FROM_ALIAS
+        return Options(
+            strategy=strategy,
+            timeout=values["timeout"],
+            capacity=self.capacity if capacity is FROM_ALIAS else cast("int | None", capacity),
+            in_atomic=values["in_atomic"],
+            origin=origin,
+        )
+
+
+def _stated(policy: Policy) -> dict[str, Any]:
+    stated: dict[str, Any] = {}
+    if policy.strategy is not None:
+        stated["strategy"] = policy.strategy
+    if policy.has_timeout:
+        stated["timeout"] = policy.timeout
+    return stated
