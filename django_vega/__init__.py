@@ -11,6 +11,7 @@ from django_vega.core.errors import (
     CoordinationProtocolError,
     DeadlockError,
     DuplicateRowError,
+    EmptyResponseError,
     InAtomicBlockError,
     IncompleteKeyError,
     KeyTemplateError,
@@ -35,6 +36,7 @@ from django_vega.core.strategies import (
     serialize,
 )
 from django_vega.decorators import coordinated, singleflight_refresh
+from django_vega.fields import GenerationField
 from django_vega.handler import (
     SynchronousCallError,
     cancel,
@@ -61,7 +63,9 @@ __all__ = [
     "CoordinationProtocolError",
     "DeadlockError",
     "DuplicateRowError",
+    "EmptyResponseError",
     "FlightRecord",
+    "GenerationField",
     "InAtomicBlockError",
     "IncompleteKeyError",
     "KeyTemplateError",

@@ -32,6 +32,7 @@ from django_vega.functions import (
 from django_vega.invocation import Definition, Kind, ValuePlan
 from django_vega.options import AnyStrategy, InAtomic, checked
 from django_vega.refreshing import RefreshPlan
+from django_vega.writing.destination import Destination
 from django_vega.writing.upsert import Upsert
 
 P = ParamSpec("P")
@@ -70,6 +71,19 @@ class RefreshDecorator(Protocol):
     ) -> AsyncCoordinatedRefresh[P]: ...
     @overload
     def __call__(self, function: Callable[P, Iterable[Any]], /) -> CoordinatedRefresh[P]: ...
+
+
+class WritingDecorator(Protocol):
+    """What `singleflight_refresh` returns where the value is for a function of the user's own."""
+
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[Any]], /) -> AsyncCoordinatedRefresh[P]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, AsyncIterable[Any]], /
+    ) -> AsyncCoordinatedRefresh[P]: ...
+    @overload
+    def __call__(self, function: Callable[P, Any], /) -> CoordinatedRefresh[P]: ...
 
 
 def coordinated(
@@ -124,10 +138,11 @@ def coordinated(
     return decorate
 
 
+@overload
 def singleflight_refresh(
     *,
     key: Key,
-    upsert: Upsert,
+    upsert: Upsert | Sequence[Upsert],
     strategy: AnyStrategy | Unset = UNSET,
     scope: str | None = None,
     vary: Vary = (),
@@ -135,7 +150,33 @@ def singleflight_refresh(
     timeout: float | None | Unset = UNSET,
     in_atomic: InAtomic | Unset = UNSET,
     using: str = "default",
-) -> RefreshDecorator:
+) -> RefreshDecorator: ...
+@overload
+def singleflight_refresh(
+    *,
+    key: Key,
+    write: Callable[[Any, int], Any],
+    strategy: AnyStrategy | Unset = UNSET,
+    scope: str | None = None,
+    vary: Vary = (),
+    ignore: Sequence[str] = (),
+    timeout: float | None | Unset = UNSET,
+    in_atomic: InAtomic | Unset = UNSET,
+    using: str = "default",
+) -> WritingDecorator: ...
+def singleflight_refresh(
+    *,
+    key: Key,
+    upsert: Upsert | Sequence[Upsert] | None = None,
+    write: Callable[[Any, int], Any] | None = None,
+    strategy: AnyStrategy | Unset = UNSET,
+    scope: str | None = None,
+    vary: Vary = (),
+    ignore: Sequence[str] = (),
+    timeout: float | None | Unset = UNSET,
+    in_atomic: InAtomic | Unset = UNSET,
+    using: str = "default",
+) -> RefreshDecorator | WritingDecorator:
     """Coordinate the calls of a function that fetches rows, and write them; callers get `Refresh`.
 
     The function runs outside any transaction and returns rows: instances or dicts, any iterable,
@@ -144,7 +185,12 @@ def singleflight_refresh(
 
     Args:
         key: As for `coordinated`.
-        upsert: How the rows are written.
+        upsert: How the rows are written. A list for rows of several models: then they are instances
+            and go by their class, all in one transaction on one database, in the order of the list.
+        write: Instead of ``upsert`` a function of one's own, ``write(value, generation)``. It runs
+            in the fenced transaction, on the database that the router writes `RefreshState` to,
+            and again after a deadlock; what it returns is `Refresh.value`. An iterator is read to
+            its end before.
         strategy: As for `coordinated`.
         scope: As for `coordinated`.
         vary: As for `coordinated`.
@@ -158,8 +204,7 @@ def singleflight_refresh(
     Raises:
         KeyTemplateError, IncompleteKeyError, TypeError, ValueError: As for `coordinated`.
     """
-    if not isinstance(upsert, Upsert):
-        raise TypeError(f"upsert={upsert!r}: pass Upsert(Model, unique_fields=[...])")
+    destination = Destination.given(upsert, write)
     options = _options(strategy=strategy, timeout=timeout, in_atomic=in_atomic)
     renderer = _key_builder(key, vary, ignore)
     _check_names(scope, using)
@@ -167,7 +212,7 @@ def singleflight_refresh(
     def decorate(function: Any) -> Any:
         plain, kind = _unwrap(function)
         is_async = inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain)
-        plan = RefreshPlan(upsert, is_async=is_async)
+        plan = RefreshPlan(destination, is_async=is_async)
         definition = Definition(plain, kind, renderer(plain, kind), plan, using, options, scope)
         made = AsyncCoordinatedRefresh if is_async else CoordinatedRefresh
         return _registered(made(definition))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from django_vega.coordinator import Coordinator
@@ -31,7 +32,7 @@ class Invocation:
     site: CallSite
     key: str | None
     prefix: str
-    run: Callable[[], Any]
+    run: partial[Any]
 
 
 class ValuePlan:

@@ -24,10 +24,13 @@ class RefreshState(models.Model):
     scope = models.TextField(_("scope"))
     # create_row, once: the key as people may see it.
     key = models.TextField(_("key"))
-    # pass_fence: the newest generation that was let through. It only grows.
+    # pass_fence: the newest generation that was let through. move_fence: the newest that is void.
+    # It only grows.
     fence = models.BigIntegerField(_("fence"), default=0)
     # pass_fence: the newest generation whose rows were written. At most the fence.
     generation_written = models.BigIntegerField(_("generation written"), default=0)
+    # pass_fence and record_failure: the generation that state, times and error tell about.
+    generation_ended = models.BigIntegerField(_("generation ended"), default=0)
     # pass_fence: ok. record_failure: failed. Blank until one of them has been here.
     state = models.CharField(
         _("state"), max_length=6, choices=Outcome.choices, blank=True, default=""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -17,10 +18,16 @@ from django_vega.core.errors import InAtomicBlockError
 from django_vega.core.events import Event, RefreshFailed, RefreshSuperseded, RefreshWritten
 from django_vega.core.outcome import Refresh, RefreshStatus
 from django_vega.invocation import Invocation, ValuePlan
-from django_vega.writing.fence import KeyIdentity, describe, read_status, record_failure
+from django_vega.writing.destination import Destination
+from django_vega.writing.fence import (
+    KeyIdentity,
+    describe,
+    move_fence,
+    read_status,
+    record_failure,
+)
 from django_vega.writing.refresh import identify, write_refresh
 from django_vega.writing.transactions import in_foreign_transaction
-from django_vega.writing.upsert import Upsert
 
 T = TypeVar("T")
 
@@ -29,13 +36,18 @@ class RefreshPlan(ValuePlan):
     """What becomes of the invocations of a refresh.
 
     Args:
-        upsert: How the rows are written.
+        destination: Where the value of the function goes.
         is_async: Whether the function is async.
     """
 
-    def __init__(self, upsert: Upsert, *, is_async: bool) -> None:
-        self._upsert = upsert
+    def __init__(self, destination: Destination, *, is_async: bool) -> None:
+        self._destination = destination
         self._is_async = is_async
+
+    @property
+    def destination(self) -> Destination:
+        """Where the value of the function goes."""
+        return self._destination
 
     # Calling
 
@@ -43,19 +55,19 @@ class RefreshPlan(ValuePlan):
         """Coordinate a sync refresh, unless it is alone in its caller's transaction."""
         identity = self._identity(invocation)
         if self._is_alone(invocation, identity):
-            return _Flight(self._upsert, invocation, identity).run(None)
+            return _Flight(self._destination, invocation, identity).run(None)
         return super().call(invocation)
 
     async def acall(self, invocation: Invocation) -> Any:
         """Coordinate an async refresh, unless it is alone in its caller's transaction."""
         identity = self._identity(invocation)
         if await sync_to_async(self._is_alone)(invocation, identity):
-            return await _Flight(self._upsert, invocation, identity).arun(None)
+            return await _Flight(self._destination, invocation, identity).arun(None)
         return await super().acall(invocation)
 
     def work(self, invocation: Invocation) -> Callable[[Call], Any]:
         """Return what a flight runs: fetch, go over to writing, write."""
-        flight = _Flight(self._upsert, invocation, self._identity(invocation))
+        flight = _Flight(self._destination, invocation, self._identity(invocation))
         return flight.arun if self._is_async else flight.run
 
     def check_submit(self, invocation: Invocation) -> None:
@@ -83,7 +95,7 @@ class RefreshPlan(ValuePlan):
     def _identity(self, invocation: Invocation) -> KeyIdentity:
         key = invocation.key or ""
         return identify(
-            self._upsert,
+            self._destination,
             prefix=invocation.prefix,
             scope=invocation.site.scope,
             key=key,
@@ -141,8 +153,10 @@ class RefreshPlan(ValuePlan):
 class _Flight:
     """One refresh from its start to its rows; without a call it is not coordinated."""
 
-    def __init__(self, upsert: Upsert, invocation: Invocation, identity: KeyIdentity) -> None:
-        self._upsert = upsert
+    def __init__(
+        self, destination: Destination, invocation: Invocation, identity: KeyIdentity
+    ) -> None:
+        self._destination = destination
         self._invocation = invocation
         self._identity = identity
         self._generation: int
@@ -152,6 +166,7 @@ class _Flight:
     def run(self, call: Call | None) -> Refresh:
         self._start(call)
         try:
+            self._void_older()
             return self._write(self._invocation.run(), call)
         except Exception as error:
             self._note(error, call)
@@ -160,10 +175,12 @@ class _Flight:
     async def arun(self, call: Call | None) -> Refresh:
         self._start(call)
         try:
+            if self._moves_fence:
+                await _in_thread(self._void_older, call)
             rows = await _fetched(self._invocation.run())
-            return await _in_thread(self._write, rows, call)
+            return await _in_thread(partial(self._write, rows, call), call)
         except Exception as error:
-            await _in_thread(self._note, error, call)
+            await _in_thread(partial(self._note, error, call), call)
             raise
 
     def _start(self, call: Call | None) -> None:
@@ -176,18 +193,32 @@ class _Flight:
         self._started_at = timezone.now()
         self._began = time.monotonic()
 
+    @property
+    def _moves_fence(self) -> bool:
+        return self._destination.starts_move_the_fence and self._invocation.key is not None
+
+    def _void_older(self) -> None:
+        """Let the start void every older flight of the key that has not written."""
+        if self._moves_fence:
+            move_fence(self._identity, self._generation - 1)
+
     def _write(self, rows: object, call: Call | None) -> Refresh:
         begin_writing = self._invocation.coordinator.begin_writing
         return write_refresh(
-            self._upsert,
+            self._destination,
             rows,
             identity=self._identity,
             generation=self._generation,
             started_at=self._started_at,
             started_monotonic=self._began,
             begin_writing=partial(begin_writing, call) if call else _nothing,
+            arguments=_bound(self._invocation) if self._prunes else None,
             fenced=self._invocation.key is not None,
         )
+
+    @property
+    def _prunes(self) -> bool:
+        return any(upsert.prune is not None for upsert in self._destination.upserts)
 
     def _note(self, error: Exception, call: Call | None) -> None:
         """Record a failure; a cancelled refresh has not failed, and its last status stays."""
@@ -200,9 +231,7 @@ def _nothing() -> None:
     """Stand in for the step to ``writing`` of a call that nobody can cancel."""
 
 
-async def _in_thread(
-    step: Callable[[Any, Call | None], T], subject: object, call: Call | None
-) -> T:
+async def _in_thread(step: Callable[[], T], call: Call | None) -> T:
     """Take a step on the thread of the caller's sync code, or on another where that is gone.
 
     A flight may outlive its request. Then nobody else closes the connections of the thread that it
@@ -214,7 +243,7 @@ async def _in_thread(
         nonlocal began
         began = True
         try:
-            return step(subject, call)
+            return step()
         finally:
             if call is not None and call.caller is None:
                 close_old_connections()
@@ -225,6 +254,14 @@ async def _in_thread(
         if began:
             raise
     return await sync_to_async(take, thread_sensitive=False)()
+
+
+def _bound(invocation: Invocation) -> inspect.BoundArguments:
+    """Return the arguments of an invocation, defaults included, as the key sees them."""
+    run = invocation.run
+    bound = inspect.signature(run.func).bind(*run.args, **run.keywords)
+    bound.apply_defaults()
+    return bound
 
 
 async def _fetched(rows: Any) -> object:

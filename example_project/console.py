@@ -13,6 +13,7 @@ COLUMNS = {
     "p95_wait_ms": ("p95 wait", "ms"),
     "rows_written": ("rows", "written"),
     "stale_overwrites": ("stale", "overwrites"),
+    "rows_lost": ("rows", "lost"),
 }
 
 

@@ -52,6 +52,7 @@ INSTALLED_APPS = [
     "django.contrib.auth",
     "django_vega",
     "tests.writing_app",
+    "tests.checks_app",
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 SECRET_KEY = "tests"

@@ -68,6 +68,7 @@ def test_setting__each_fault_by_its_id(
     assert error.msg
 
 
+@pytest.mark.django_db(databases=["default", "other"])  # where all checks run
 def test_setting__all_faults_at_once() -> None:
     """The command lists every fault, and ends with an error."""
     setting = {"default": {"TIMOUT": 3, "WORKERS": 0}}
@@ -200,6 +201,7 @@ def test_functions__silent_where_the_setting_is_wrong() -> None:
     assert impatient.definition.name
 
 
+@pytest.mark.django_db(databases=["default", "other"])  # where all checks run
 def test_checks__belong_to_the_app() -> None:
     """They run with all others, not only by their tag; a strategy object needs no registration."""
     with override_settings(

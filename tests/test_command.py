@@ -165,8 +165,11 @@ def test_prune__spares_a_fence_that_moved_lately() -> None:
     ago = {days: timezone.now() - days * DAY for days in (1, 3)}
     state("moved", 40 * DAY, fence=int(ago[1].timestamp() * 1_000_000))
     state("still", 40 * DAY, fence=int(ago[3].timestamp() * 1_000_000))
-    vega("prune", "--older-than", "2d")
-    assert keys() == {"moved"}
+    state("started", None, fence=int(ago[1].timestamp() * 1_000_000))
+    state("abandoned", None, fence=int(ago[3].timestamp() * 1_000_000))
+    state("created", None)
+    call_command("vega", "prune", older_than="2d", stdout=io.StringIO())
+    assert keys() == {"moved", "started", "created"}
 
 
 @EVERYWHERE
@@ -258,6 +261,12 @@ def test_prune__takes_a_duration(text: str) -> None:
     state("old", 8 * DAY)
     vega("prune", "--older-than", text)
     assert keys() == set()
+
+
+def test_prune__refuses_a_duration_from_code() -> None:
+    """`call_command()` with an option is held to the same."""
+    with pytest.raises(CommandError, match="under a day"):
+        call_command("vega", "prune", older_than="23h")
 
 
 def test_prune__requires_an_age() -> None:

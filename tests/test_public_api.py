@@ -56,6 +56,8 @@ NAMES = {
     "DeadlockError",
     "InAtomicBlockError",
     "DuplicateRowError",
+    "EmptyResponseError",
+    "GenerationField",
     "LeaderError",
     "IncompleteKeyError",
     "KeyTemplateError",
@@ -65,7 +67,6 @@ NAMES = {
     "SynchronousCallError",
 }
 LATER = {
-    "GenerationField",
     "debounce",
     "throttle",
     "watch",
@@ -74,7 +75,6 @@ LATER = {
     "Outcome",
     "Budget",
     "Busy",
-    "EmptyResponseError",
     "RemoteCallError",
     "LeaseLost",
 }
@@ -200,6 +200,7 @@ ERRORS = {
     errors.ReentrantCallError: (("a:1", "b:2", "a:1"),),
     errors.DeadlockError: (("a:1", "b:2"),),
     errors.InAtomicBlockError: ("quakes:alaska", "default"),
+    errors.EmptyResponseError: ("feed.Quake",),
     errors.DuplicateRowError: ("feed.Quake", (("code", "a"),)),
     errors.LeaderError: ("app.UpstreamError", "503"),
     errors.IncompleteKeyError: ("feed.refresh", ("user_id",)),
@@ -252,6 +253,7 @@ def test_errors__caught_as_what_they_are() -> None:
     assert issubclass(errors.KeyTemplateError, ValueError)
     assert issubclass(errors.UnstableKeyError, TypeError)
     assert issubclass(errors.DuplicateRowError, ValueError)
+    assert issubclass(errors.EmptyResponseError, ValueError)
     assert issubclass(django_vega.SynchronousCallError, SynchronousOnlyOperation)
     assert errors.CallCancelled("abort").reason == "abort"
     assert "call again" in str(errors.CallCancelled("abort"))

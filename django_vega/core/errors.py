@@ -271,3 +271,21 @@ class DuplicateRowError(VegaError, ValueError):
             f"the response holds two rows of {self.model} with {values}; nothing was written. Make "
             'the response unique, or use duplicates="last"'
         )
+
+
+class EmptyResponseError(VegaError, ValueError):
+    """A response has no rows, and ``prune=`` would delete everything that is stored in its scope.
+
+    Nothing was written or deleted. Use ``allow_empty=True`` where an empty answer is a true one.
+    """
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.model = model
+
+    def __str__(self) -> str:
+        return (
+            f"the response holds no row of {self.model}, and prune would delete all of its scope; "
+            "nothing was changed. Raise in the function when the source is broken, or use "
+            "allow_empty=True where an empty answer is a true one"
+        )

@@ -29,6 +29,10 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(default=0, verbose_name="generation written"),
                 ),
                 (
+                    "generation_ended",
+                    models.BigIntegerField(default=0, verbose_name="generation ended"),
+                ),
+                (
                     "state",
                     models.CharField(
                         blank=True,

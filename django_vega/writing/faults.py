@@ -15,6 +15,7 @@ from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
 from django.db.models import Field, Model, UniqueConstraint
 
 from django_vega.core.errors import VegaError
+from django_vega.fields import GenerationField
 
 ColumnField: TypeAlias = "Field[Any, Any]"
 Option: TypeAlias = Literal["unique_fields", "update_fields"]
@@ -80,7 +81,21 @@ def model_faults(model: type[Model]) -> list[Fault]:
                     "Make the parent abstract, or refresh a model with a table of its own",
                 )
             ]
+    if len(guards := generation_fields(model)) > 1:
+        return [
+            Fault(
+                "several-generations",
+                f"{meta.label} has more than one GenerationField: "
+                f"{_listed(field.name for field in guards)}",
+                "Keep one of them",
+            )
+        ]
     return []
+
+
+def generation_fields(model: type[Model]) -> list[GenerationField]:
+    """Return the fields of a model that guard its rows; one at most, in a model without faults."""
+    return [field for field in model._meta.concrete_fields if isinstance(field, GenerationField)]
 
 
 def unknown_names(model: type[Model], option: Option, names: Iterable[str]) -> list[Fault]:
@@ -129,6 +144,16 @@ def unique_faults(model: type[Model], unique: tuple[ColumnField, ...]) -> list[F
         )
     faults += [
         Fault(
+            "generation-in-unique-fields",
+            f"unique_fields name {field.name!r} of {label}, which says who wrote a row, not which "
+            "row it is",
+            "Leave it out of unique_fields",
+        )
+        for field in unique
+        if isinstance(field, GenerationField)
+    ]
+    faults += [
+        Fault(
             "nullable-unique-field",
             f"the unique field {field.name!r} of {label} may be NULL, and NULL equals nothing: "
             "every refresh would insert such rows again",
@@ -152,6 +177,8 @@ def update_faults(
             slug, why = "unique-field-updated", "is in unique_fields and names the row"
         elif field.generated:
             slug, why = "generated-field-updated", "is computed by the database"
+        elif isinstance(field, GenerationField):
+            slug, why = "generation-updated", "every refresh sets to its own generation"
         elif getattr(field, "auto_now_add", False):
             slug, why = "auto-now-add-updated", "is auto_now_add: it tells when the row was created"
         else:
@@ -164,6 +191,20 @@ def update_faults(
             )
         )
     return faults
+
+
+def unchanged_faults(model: type[Model]) -> list[Fault]:
+    """Return why ``skip_unchanged`` cannot be had: a skipped row would keep its old generation."""
+    return [
+        Fault(
+            "skip-unchanged-with-generation",
+            f"skip_unchanged on {model._meta.label}, which has a GenerationField ({field.name!r}): "
+            "a row that is skipped keeps its old generation, so an older answer of another key "
+            "could overwrite it later",
+            "Leave skip_unchanged out, or remove the field where each row belongs to one key",
+        )
+        for field in generation_fields(model)
+    ]
 
 
 def _unique_sets(model: type[Model]) -> set[frozenset[ColumnField]]:

@@ -112,6 +112,7 @@ def pass_fence(identity: KeyIdentity, generation: int, started_at: datetime) -> 
         .update(
             fence=generation,
             generation_written=generation,
+            generation_ended=generation,
             state="ok",
             error="",
             started_at=_for_database(started_at),
@@ -119,6 +120,25 @@ def pass_fence(identity: KeyIdentity, generation: int, started_at: datetime) -> 
         )
     )
     return passed == 1
+
+
+def move_fence(identity: KeyIdentity, generation: int) -> None:
+    """Let nothing up to a generation be written any more, without writing anything.
+
+    Releases a stuck key, and lets a start void older flights. The status stays as it is.
+
+    Args:
+        identity: Whose fence.
+        generation: The newest that is void from now on; an older fence stays behind it.
+    """
+
+    def move() -> int:
+        with transaction.atomic(identity.alias):
+            return _rows(identity).filter(fence__lt=generation).update(fence=generation)
+
+    if run_outermost(identity.alias, move) == 0:
+        run_outermost(identity.alias, partial(create_row, identity))
+        run_outermost(identity.alias, move)
 
 
 def create_row(identity: KeyIdentity) -> None:
@@ -139,7 +159,7 @@ def record_failure(
 ) -> None:
     """Say in the status of a key that its refresh failed.
 
-    The fence stays, and so does the status when a newer generation has written. Never raises, so
+    The fence stays, and so does the status when a newer generation has ended. Never raises, so
     that the caller can raise ``error``: when the database does not take it, a log record tells.
 
     Args:
@@ -183,8 +203,9 @@ def _record(identity: KeyIdentity, generation: int, started_at: datetime, error:
     with transaction.atomic(identity.alias):
         return (
             _rows(identity)
-            .filter(generation_written__lt=generation)
+            .filter(generation_ended__lt=generation)
             .update(
+                generation_ended=generation,
                 state="failed",
                 error=error,
                 started_at=_for_database(started_at),

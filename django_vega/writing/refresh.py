@@ -5,29 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
+from inspect import BoundArguments
 
 from django_vega.core.outcome import Refresh
+from django_vega.writing.counts import Counts
+from django_vega.writing.destination import Destination
 from django_vega.writing.fence import (
     KeyIdentity,
     key_hash,
     write_behind_fence,
     write_unfenced,
 )
-from django_vega.writing.rows import prepare
-from django_vega.writing.upsert import Upsert
 
 
-def identify(upsert: Upsert, *, prefix: str, scope: str, key: str, display_key: str) -> KeyIdentity:
+def identify(
+    destination: Destination, *, prefix: str, scope: str, key: str, display_key: str
+) -> KeyIdentity:
     """Return whose fence a refresh has to pass, and on which database.
 
-    Call it before the function runs: it raises what is wrong with the upsert.
+    Call it before the function runs: it raises what is wrong with the upserts.
 
     Raises:
-        InvalidUpsertError: The options do not fit the model.
+        InvalidUpsertError: The options do not fit the models, or the database.
     """
     return KeyIdentity(
-        alias=upsert.database(),
+        alias=destination.database(),
         hash=key_hash(prefix, scope, key),
         scope=scope,
         key=key,
@@ -36,14 +38,15 @@ def identify(upsert: Upsert, *, prefix: str, scope: str, key: str, display_key: 
 
 
 def write_refresh(
-    upsert: Upsert,
-    rows: object,
+    destination: Destination,
+    value: object,
     *,
     identity: KeyIdentity,
     generation: int,
     started_at: datetime,
     started_monotonic: float,
     begin_writing: Callable[[], object],
+    arguments: BoundArguments | None = None,
     fenced: bool = True,
 ) -> Refresh:
     """Write what a refresh returned, and return the leader's record of it.
@@ -52,26 +55,32 @@ def write_refresh(
     come from the function, so the flight records both, with `fence.record_failure`.
 
     Args:
-        upsert: How rows are written.
-        rows: What the function returned. A generator runs to its end before the transaction.
+        destination: Where the value goes.
+        value: What the function returned. A generator runs to its end before the transaction.
         identity: Whose fence, from `identify`.
         generation: Of the flight.
         started_at: When the flight started; aware.
         started_monotonic: The same on `time.monotonic`, for the duration.
         begin_writing: Called when everything is ready, just before the transaction. It raises
             `CallCancelled` when the call was cancelled; then nothing is written.
+        arguments: Those of the function, for ``prune``.
         fenced: False for a call without a key: no other one is about the same work.
 
     Raises:
-        TypeError, ValueError: The rows do not fit; see `rows.prepare`.
+        TypeError, ValueError: The rows do not fit; see `Destination.prepare`.
         CallCancelled: From ``begin_writing``.
         DatabaseError: The database refused.
     """
-    batch = prepare(upsert, rows)
+    prepared = destination.prepare(value, arguments)
     begin_writing()
     written = False
+    counts = prepared.counts()
+
+    def write() -> None:
+        nonlocal counts
+        counts = prepared.write(identity.alias, generation)
+
     try:
-        write = partial(batch.write, identity.alias, upsert.batch_size)
         written = (
             write_behind_fence(identity, generation, started_at, write)
             if fenced
@@ -79,19 +88,23 @@ def write_refresh(
         )
     finally:
         if not written:
-            batch.restore()
+            prepared.restore()
     if written:
-        batch.share_primary_keys()
+        prepared.conclude()
     return Refresh(
         key=identity.key,
         outcome="written" if written else "superseded",
         generation=generation,
-        rows=len(batch),
-        written=len(batch) if written else 0,
-        guarded=0,
-        unchanged=0,
-        duplicates=batch.duplicates,
-        pruned=0,
+        **_told(counts, written=written),
         led=True,
         duration=time.monotonic() - started_monotonic,
+        value=prepared.value if written else None,
     )
+
+
+def _told(counts: Counts | None, *, written: bool) -> dict[str, int | None]:
+    names = ("rows", "written", "guarded", "unchanged", "duplicates", "pruned")
+    if counts is None:
+        # Of what somebody else wrote only that it was nothing can be told.
+        return dict.fromkeys(names) | ({} if written else {"written": 0, "pruned": 0})
+    return {name: getattr(counts, name) for name in names}

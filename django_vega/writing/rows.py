@@ -8,23 +8,26 @@ tell; a write that was rolled back leaves them as they were.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
-from operator import or_
-from typing import Any, Final, TypeAlias
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from typing import Any
 
 from django.db import IntegrityError, connections
-from django.db.models import Model, Q
+from django.db.models import Model
 
 from django_vega.core.errors import DuplicateRowError
+from django_vega.writing.counts import Counts
 from django_vega.writing.faults import ColumnField
+from django_vega.writing.guard import guarded
+from django_vega.writing.unchanged import unchanged
+from django_vega.writing.unique import (
+    MISSING,
+    UniqueKey,
+    is_set,
+    normalised,
+    ordered,
+    stored,
+)
 from django_vega.writing.upsert import Target, Upsert
-
-UniqueKey: TypeAlias = tuple[Any, ...]
-
-# Below the variables of one SQLite statement (999) and the depth of its expressions (1,000).
-_READ_VARIABLES: Final = 500
-_MISSING: Final = object()
 
 
 class Batch:
@@ -35,51 +38,69 @@ class Batch:
     """
 
     def __init__(
-        self, target: Target, rows: dict[UniqueKey, Model], dropped: list[tuple[UniqueKey, Model]]
+        self, upsert: Upsert, rows: dict[UniqueKey, Model], dropped: list[tuple[UniqueKey, Model]]
     ) -> None:
-        self._target = target
-        self._rows = {key: rows[key] for key in _ordered(rows)}
+        self._upsert = upsert
+        self._target = target = upsert.target
+        self._rows = {key: rows[key] for key in ordered(rows)}
         self._dropped = dropped
         self.duplicates = len(dropped)
         fields = (*target.unknown, *target.model._meta.db_returning_fields)
         # What a write changes on instances, apart from what pre_save sets.
         self._attnames = tuple({f.attname: None for f in fields if not f.generated})
-        self._before = [self._attributes(row) for row in self._rows.values()]
+        self._before = {key: self._attributes(row) for key, row in self._rows.items()}
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def write(self, alias: str, batch_size: int | None) -> None:
-        """Insert or update every row; inside a transaction, and again after it was rolled back."""
-        if not self._rows:
-            return
+    @property
+    def target(self) -> Target:
+        """What the upsert means for its model."""
+        return self._target
+
+    @property
+    def rows(self) -> Mapping[UniqueKey, Model]:
+        """The distinct rows by unique key, in its order."""
+        return self._rows
+
+    def write(self, alias: str, generation: int) -> Counts:
+        """Insert or update every row; inside a transaction, and again after it was rolled back.
+
+        Args:
+            alias: The database.
+            generation: Of the flight; rows with a newer one stay as they are.
+
+        Returns:
+            What became of the rows.
+
+        Raises:
+            RowGuardError, DatabaseError: Nothing was written, once the transaction is rolled back.
+        """
         self.restore()
-        rows = list(self._rows.values())
-        table = self._target.model._base_manager.using(alias)
-        updated = [field.name for field in self._target.update or self._untouched()]
-        if updated:
-            by_unique_fields = connections[alias].features.supports_update_conflicts_with_target
-            table.bulk_create(
-                rows,
-                batch_size=batch_size,
-                update_conflicts=True,
-                update_fields=updated,
-                unique_fields=(
-                    [field.name for field in self._target.unique] if by_unique_fields else None
-                ),
-            )
-        else:
-            table.bulk_create(rows, batch_size=batch_size, ignore_conflicts=True)
-            self._require_stored(alias)
-        self._find_primary_keys(alias)
-        for row in rows:
+        same = unchanged(alias, self._target, self._rows) if self._upsert.skip_unchanged else {}
+        changed = {key: row for key, row in self._rows.items() if key not in same}
+        if changed:
+            self._upsert_all(alias, changed, generation)
+            self._find_primary_keys(alias, changed)
+        for key, values in same.items():
+            _assign(self._rows[key], self._target.unknown, values)
+        for row in self._rows.values():
             row._state.adding, row._state.db = False, alias
+        newer = self._count_guarded(alias, changed, generation)
+        return Counts(
+            rows=len(self._rows),
+            written=len(changed) - newer,
+            guarded=newer,
+            unchanged=len(same),
+            duplicates=self.duplicates,
+        )
 
     def restore(self) -> None:
         """Give the instances back what a write that was rolled back has changed on them."""
-        for row, (values, adding, db) in zip(self._rows.values(), self._before, strict=True):
+        for key, row in self._rows.items():
+            values, adding, db = self._before[key]
             for attname, value in zip(self._attnames, values, strict=True):
-                if value is not _MISSING:
+                if value is not MISSING:
                     setattr(row, attname, value)
                 else:
                     row.__dict__.pop(attname, None)
@@ -95,58 +116,95 @@ class Batch:
 
     def _attributes(self, row: Model) -> tuple[tuple[Any, ...], bool, str | None]:
         # From __dict__: reading a deferred field would query.
-        values = tuple(row.__dict__.get(attname, _MISSING) for attname in self._attnames)
+        values = tuple(row.__dict__.get(attname, MISSING) for attname in self._attnames)
         return values, row._state.adding, row._state.db
 
-    def _untouched(self) -> tuple[ColumnField, ...]:
+    def _upsert_all(self, alias: str, rows: dict[UniqueKey, Model], generation: int) -> None:
+        target, batch_size = self._target, self._upsert.batch_size
+        table = target.model._base_manager.using(alias)
+        update = list(target.update)
+        if target.guard is not None:
+            update.append(target.guard)
+            for row in rows.values():
+                setattr(row, target.guard.attname, generation)
+        listed = list(rows.values())
+        if not (update := update or self._untouched()):
+            table.bulk_create(listed, batch_size=batch_size, ignore_conflicts=True)
+            self._require_stored(alias, rows)
+            return
+        self._keep_order(alias, rows)
+        by_unique_fields = connections[alias].features.supports_update_conflicts_with_target
+        with guarded(alias, target.model, target.unique, update, target.guard):
+            table.bulk_create(
+                listed,
+                batch_size=batch_size,
+                update_conflicts=True,
+                update_fields=[field.name for field in update],
+                unique_fields=[f.name for f in target.unique] if by_unique_fields else None,
+            )
+
+    def _keep_order(self, alias: str, rows: dict[UniqueKey, Model]) -> None:
+        # bulk_create() writes the rows with an auto key first, then those without. A row that
+        # exists keeps its key whatever the caller brought; without one it stays in its place.
+        pk = self._target.model._meta.pk
+        if pk not in self._target.unknown or not pk.db_returning:
+            return
+        given = {key: row for key, row in rows.items() if is_set(row.pk)}
+        if 0 < len(given) < len(rows):
+            for key, _ in self._stored(alias, given.values(), ()):
+                if key in given:
+                    given[key].pk = None
+
+    def _count_guarded(self, alias: str, rows: dict[UniqueKey, Model], generation: int) -> int:
+        guard = self._target.guard
+        if guard is None:
+            return 0
+        if not connections[alias].features.can_return_rows_from_bulk_insert:
+            for key, (newest,) in self._stored(alias, rows.values(), (guard,)):
+                if key in rows:
+                    setattr(rows[key], guard.attname, newest)
+        return sum(getattr(row, guard.attname) > generation for row in rows.values())
+
+    def _untouched(self) -> list[ColumnField]:
         # With nothing to update, a unique field takes over its own value: unlike ignoring
         # conflicts, that returns primary keys and hides no other error. Not for primary keys.
         pk_fields = self._target.model._meta.pk_fields
-        return tuple(field for field in self._target.unique if field not in pk_fields)[:1]
+        return [field for field in self._target.unique if field not in pk_fields][:1]
 
-    def _require_stored(self, alias: str) -> None:
+    def _require_stored(self, alias: str, rows: dict[UniqueKey, Model]) -> None:
         # INSERT IGNORE turns every error into a missing row, a broken foreign key for instance.
-        stored = self._stored(alias, list(self._rows.items()))
-        for key in self._rows:
-            if key not in stored:
+        there = {key for key, _ in self._stored(alias, rows.values(), ())}
+        for key in rows:
+            if key not in there:
                 names = ", ".join(field.name for field in self._target.unique)
                 raise IntegrityError(
                     f"the database took no row of {self._target.model._meta.label} with "
                     f"({names}) = {key!r}; look for a foreign key that leads nowhere"
                 )
 
-    def _find_primary_keys(self, alias: str) -> None:
+    def _find_primary_keys(self, alias: str, rows: dict[UniqueKey, Model]) -> None:
         unknown = self._target.unknown
         if not unknown:
             return
         generated = all(field.db_returning for field in unknown)
         returned = connections[alias].features.can_return_rows_from_bulk_insert
-        guesses: list[tuple[UniqueKey, Model]] = []
-        for (key, row), (values, *_) in zip(self._rows.items(), self._before, strict=True):
-            left_to_database = generated and not any(map(_is_set, values[: len(unknown)]))
+        guesses: dict[UniqueKey, Model] = {}
+        for key, row in rows.items():
+            values = self._before[key][0]
+            left_to_database = generated and not any(map(is_set, values[: len(unknown)]))
             if not left_to_database:
                 # A value of the caller's, or a default such as uuid4: right for a new row only.
-                guesses.append((key, row))
+                guesses[key] = row
             elif not returned:
                 _assign(row, unknown, (None,) * len(unknown))
-        stored = self._stored(alias, guesses)
-        for key, row in guesses:
-            _assign(row, unknown, stored.get(key, (None,) * len(unknown)))
+        told = dict(self._stored(alias, guesses.values(), unknown))
+        for key, row in guesses.items():
+            _assign(row, unknown, told.get(key, (None,) * len(unknown)))
 
     def _stored(
-        self, alias: str, rows: Sequence[tuple[UniqueKey, Model]]
-    ) -> dict[UniqueKey, tuple[Any, ...]]:
-        # Unique key to what the database says about the rest of the primary key.
-        unique, unknown = self._target.unique, self._target.unknown
-        table = self._target.model._base_manager.using(alias)
-        attnames = [field.attname for field in (*unique, *unknown)]
-        stored = {}
-        for chunk in _chunks(rows, max(_READ_VARIABLES // len(unique), 1)):
-            condition = _any_of(unique, [row for _, row in chunk])
-            for values in table.filter(condition).order_by().values_list(*attnames):
-                key = _normalised(unique, values[: len(unique)])
-                stored[key] = tuple(values[len(unique) :])
-        return stored
+        self, alias: str, rows: Iterable[Model], fields: tuple[ColumnField, ...]
+    ) -> Iterator[tuple[UniqueKey, tuple[Any, ...]]]:
+        return stored(alias, self._target.model, self._target.unique, fields, rows)
 
 
 def prepare(upsert: Upsert, rows: object) -> Batch:
@@ -166,7 +224,7 @@ def prepare(upsert: Upsert, rows: object) -> Batch:
     target = upsert.target
     kept: dict[UniqueKey, Model] = {}
     dropped: list[tuple[UniqueKey, Model]] = []
-    for index, row in enumerate(_iterable(target, rows)):
+    for index, row in enumerate(iterable(target.model._meta.label, rows)):
         instance = _instance(target, index, row)
         key = _unique_key(target, index, instance)
         if key in kept:
@@ -176,23 +234,27 @@ def prepare(upsert: Upsert, rows: object) -> Batch:
                 raise DuplicateRowError(target.model._meta.label, unique_key)
             dropped.append((key, kept[key]))
         kept[key] = instance
-    return Batch(target, kept, dropped)
+    return Batch(upsert, kept, dropped)
 
 
-def _iterable(target: Target, rows: object) -> Iterable[object]:
-    label = target.model._meta.label
+def iterable(label: str, rows: object) -> Iterable[object]:
+    """Return rows that can be consumed.
+
+    Raises:
+        TypeError: They cannot, or are one row.
+    """
     allowed = f"Return an iterable of {label} instances or dicts; [] when there is nothing"
     if rows is None:
         raise TypeError(f"the refresh returned None instead of rows. {allowed}")
     if isinstance(rows, Model | Mapping):
-        raise TypeError(f"the refresh returned one row, {_shown(rows)}. {allowed}")
+        raise TypeError(f"the refresh returned one row, {shown(rows)}. {allowed}")
     if isinstance(rows, AsyncIterable):
         raise TypeError(
-            f"the refresh returned an async iterable, {_shown(rows)}. Collect it first: "
+            f"the refresh returned an async iterable, {shown(rows)}. Collect it first: "
             "[row async for row in ...]"
         )
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        raise TypeError(f"the refresh returned {_shown(rows)}. {allowed}")
+        raise TypeError(f"the refresh returned {shown(rows)}. {allowed}")
     return rows
 
 
@@ -202,7 +264,7 @@ def _instance(target: Target, index: int, row: object) -> Model:
         return row
     if not isinstance(row, Mapping):
         raise TypeError(
-            f"row {index} is {_shown(row)}. Rows are instances of {model._meta.label} or dicts "
+            f"row {index} is {shown(row)}. Rows are instances of {model._meta.label} or dicts "
             "of its fields"
         )
     try:
@@ -217,64 +279,17 @@ def _instance(target: Target, index: int, row: object) -> Model:
 def _unique_key(target: Target, index: int, instance: Model) -> UniqueKey:
     values = tuple(getattr(instance, field.attname) for field in target.unique)
     for field, value in zip(target.unique, values, strict=True):
-        if not _is_set(value):
+        if not is_set(value):
             raise ValueError(
                 f"row {index} has no value for {field.name!r}, one of the unique fields of "
                 f"{target.model._meta.label}. Give every row one; save related objects before "
                 "you assign them"
             )
     try:
-        return _normalised(target.unique, values)
+        return normalised(target.unique, values)
     except Exception as error:
         error.add_note(f"in row {index} of the response")
         raise
-
-
-def _is_set(value: object) -> bool:
-    # An expression, such as a default of the database, is computed there.
-    return value is not None and value is not _MISSING and not hasattr(value, "resolve_expression")
-
-
-def _normalised(fields: tuple[ColumnField, ...], values: Sequence[Any]) -> UniqueKey:
-    # "1" and 1 are one integer, a UUID and its text one UUID.
-    return tuple(
-        _frozen(field.get_prep_value(value)) for field, value in zip(fields, values, strict=True)
-    )
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
-    if isinstance(value, dict):
-        return tuple(sorted((name, _frozen(item)) for name, item in value.items()))
-    if isinstance(value, memoryview | bytearray):
-        return bytes(value)
-    return value
-
-
-def _ordered(keys: Iterable[UniqueKey]) -> list[UniqueKey]:
-    # Two writers with the same keys must come to the same order, whatever the values are.
-    listed = list(keys)
-    try:
-        return sorted(listed)
-    except TypeError:
-        pass
-    return sorted(listed, key=lambda key: [(type(part).__qualname__, repr(part)) for part in key])
-
-
-def _any_of(fields: tuple[ColumnField, ...], rows: Iterable[Model]) -> Q:
-    if len(fields) == 1:
-        name = fields[0].attname
-        return Q(**{f"{name}__in": [getattr(row, name) for row in rows]})
-    names = [field.attname for field in fields]
-    return reduce(or_, (Q(**{name: getattr(row, name) for name in names}) for row in rows))
-
-
-def _chunks(
-    rows: Sequence[tuple[UniqueKey, Model]], size: int
-) -> Iterator[Sequence[tuple[UniqueKey, Model]]]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
 
 
 def _assign(row: Model, fields: tuple[ColumnField, ...], values: tuple[Any, ...]) -> None:
@@ -282,6 +297,7 @@ def _assign(row: Model, fields: tuple[ColumnField, ...], values: tuple[Any, ...]
         setattr(row, field.attname, value)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value as a message shows it."""
     text = repr(value)
     return f"{text[:80]}… of type {type(value).__name__}" if len(text) > 80 else text

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from inspect import iscoroutinefunction
 from typing import Any, Literal, cast
 
 from django.apps import apps
 from django.db import router
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 
+from django_vega.fields import GenerationField
 from django_vega.writing.faults import (
     ColumnField,
     Fault,
     InvalidUpsertError,
+    generation_fields,
     model_faults,
+    unchanged_faults,
     unique_faults,
     unknown_names,
     update_faults,
@@ -37,8 +41,19 @@ class Upsert:
             column, except the primary key, the unique, the ``auto_now_add`` and the generated ones.
             ``auto_now`` fields always belong to them.
         batch_size: Rows per statement, at least 1. Default: as many as the database takes.
+        prune: A callable with the function's parameters that returns a queryset of the model: the
+            scope of the response. Its rows that the response no longer has are deleted, in the
+            same transaction, with what their ``on_delete`` and signals say; rows that a newer
+            generation wrote are spared where the model has a `GenerationField`.
+        allow_empty: Whether a response without rows may delete all of that scope. Default: it
+            raises `EmptyResponseError`, for an empty answer is more often a failure.
         duplicates: What becomes of two rows of one response with the same unique key:
             ``"last"`` keeps the last, ``"error"`` raises `DuplicateRowError`.
+        skip_unchanged: Whether rows are read and compared first, and only what differs is written;
+            what does not keeps its timestamps. Sound where a row belongs to one key, so not
+            together with a `GenerationField`.
+        fence: What voids an older flight of the key: ``"written"``, a newer one that has written;
+            ``"started"``, a newer one that has merely started, whatever becomes of it.
 
     Raises:
         TypeError: An option has the wrong type.
@@ -50,7 +65,11 @@ class Upsert:
     _: KW_ONLY
     update_fields: Sequence[str] | None = None
     batch_size: int | None = None
+    prune: Callable[..., QuerySet[Any]] | None = None
+    allow_empty: bool = False
     duplicates: Literal["last", "error"] = "last"
+    skip_unchanged: bool = False
+    fence: Literal["written", "started"] = "written"
 
     def __post_init__(self) -> None:
         _require_model(self.model)
@@ -69,21 +88,19 @@ class Upsert:
                     "fields that may, or leave update_fields out to update all"
                 )
             object.__setattr__(self, "update_fields", update_fields)
-        if self.batch_size is not None:
-            if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool):
-                raise TypeError(
-                    f"batch_size={self.batch_size!r} is no number of rows. Use an int of at "
-                    "least 1, or None for as many as the database takes"
-                )
-            if self.batch_size < 1:
-                raise ValueError(
-                    f"batch_size={self.batch_size!r} would write nothing. Use at least 1, or None "
-                    "for as many as the database takes"
-                )
+        _require_batch_size(self.batch_size)
         if self.duplicates not in ("last", "error"):
             raise ValueError(
                 f'duplicates={self.duplicates!r} is unknown. Use "last" to keep the last of two '
                 'rows with the same unique key, or "error" to refuse such a response'
+            )
+        _require_prune(self.prune, self.allow_empty)
+        if not isinstance(self.skip_unchanged, bool):
+            raise TypeError(f"skip_unchanged={self.skip_unchanged!r}: use True or False")
+        if self.fence not in ("written", "started"):
+            raise ValueError(
+                f'fence={self.fence!r} is unknown. Use "written" to let a newer write void an '
+                'older one, or "started" to let a newer start do so'
             )
 
     def faults(self) -> list[Fault]:
@@ -112,6 +129,8 @@ class Upsert:
             elif not faults:
                 update = _fields(model, self.update_fields)
                 faults += update_faults(model, self._unique, update)
+        if self.skip_unchanged:
+            faults += unchanged_faults(model)
         return faults
 
     @cached_property
@@ -122,14 +141,14 @@ class Upsert:
             InvalidUpsertError: They do not fit it.
         """
         if faults := self.faults():
-            name = self.model if isinstance(self.model, str) else self.model._meta.label
-            raise InvalidUpsertError(name, tuple(faults))
+            raise InvalidUpsertError(self.label, tuple(faults))
         meta, unique = self._model._meta, self._unique
         return Target(
             model=self._model,
             unique=unique,
             update=tuple(field for field in meta.concrete_fields if self._updates(field)),
             unknown=tuple(field for field in meta.pk_fields if field not in unique),
+            guard=next(iter(generation_fields(self._model)), None),
         )
 
     def database(self) -> str:
@@ -139,6 +158,11 @@ class Upsert:
             InvalidUpsertError: See `target`.
         """
         return router.db_for_write(self.target.model)
+
+    @property
+    def label(self) -> str:
+        """The model as the app registry names it."""
+        return self.model if isinstance(self.model, str) else self.model._meta.label
 
     @property
     def _model(self) -> type[Model]:
@@ -161,6 +185,7 @@ class Upsert:
             or field in self._unique
             or field.generated
             or getattr(field, "auto_now_add", False)
+            or isinstance(field, GenerationField)
         )
 
 
@@ -175,12 +200,14 @@ class Target:
         update: The fields that an existing row takes over.
         unknown: Those of the primary key that the unique fields leave open: only the database can
             tell them for a row that exists.
+        guard: The field with the generation that wrote a row; None where rows are not guarded.
     """
 
     model: type[Model]
     unique: tuple[ColumnField, ...]
     update: tuple[ColumnField, ...]
     unknown: tuple[ColumnField, ...]
+    guard: GenerationField | None
 
 
 def _fields(model: type[Model], names: Collection[str]) -> tuple[ColumnField, ...]:
@@ -199,6 +226,36 @@ def _require_model(model: object) -> None:
     elif not (isinstance(model, type) and issubclass(model, Model)):
         raise TypeError(
             f'model={model!r} is neither a model class nor a name like "app_label.ModelName"'
+        )
+
+
+def _require_batch_size(size: object) -> None:
+    if size is None:
+        return
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise TypeError(
+            f"batch_size={size!r} is no number of rows. Use an int of at least 1, or None for as "
+            "many as the database takes"
+        )
+    if size < 1:
+        raise ValueError(
+            f"batch_size={size!r} would write nothing. Use at least 1, or None for as many as the "
+            "database takes"
+        )
+
+
+def _require_prune(prune: object, allow_empty: object) -> None:
+    if prune is not None and (not callable(prune) or iscoroutinefunction(prune)):
+        raise TypeError(
+            f"prune={prune!r}: pass a plain function with the refresh's parameters that returns a "
+            "queryset"
+        )
+    if not isinstance(allow_empty, bool):
+        raise TypeError(f"allow_empty={allow_empty!r}: use True or False")
+    if allow_empty and prune is None:
+        raise ValueError(
+            "allow_empty=True says that an empty response may prune everything, but there is no "
+            "prune. Leave it out"
         )
 
 

@@ -1,9 +1,11 @@
-"""The one table of the feed. What the site shows is what stands here."""
+"""The tables of the feed. What the site shows is what stands here."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from django.db import models
+
+from django_vega import GenerationField
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -40,6 +42,8 @@ class Quake(models.Model):
     occurred_at = models.DateTimeField()
     revised_at = models.DateTimeField(help_text="When the USGS last revised this event.")
     fetched_at = models.DateTimeField(auto_now=True, help_text="When this row was last written.")
+    # Pages and searches show the same events. With this, none of them puts back an older answer.
+    generation = GenerationField()
 
     class Meta:
         """Newest event first."""
@@ -68,6 +72,31 @@ class Quake(models.Model):
             occurred_at=_moment(properties["time"]),
             revised_at=_moment(properties["updated"]),
         )
+
+
+class Entry(models.Model):
+    """A line of the list of a region, on the page that the upstream put it on.
+
+    Each page is fetched on its own, so each line knows its page: what a refresh may delete is what
+    stood on the page that it fetched.
+    """
+
+    region = models.CharField(max_length=8, choices=Region)
+    cursor = models.CharField(max_length=16, help_text="The page: head, page-2, …")
+    usgs_id = models.CharField("USGS id", max_length=32, unique=True)
+    place = models.CharField(max_length=200)
+    revised_at = models.DateTimeField()
+    # An event moves on to the next page: then a late old answer must not move it back.
+    generation = GenerationField()
+
+    class Meta:
+        """In reading order."""
+
+        ordering = ("region", "cursor", "usgs_id")
+        verbose_name_plural = "entries"
+
+    def __str__(self) -> str:
+        return f"{self.place} ({self.region}, {self.cursor})"
 
 
 def _moment(milliseconds: int) -> datetime:

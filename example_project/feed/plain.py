@@ -1,8 +1,10 @@
 """The same work without django-vega, as it is often written: fetch, then upsert. For comparison."""
 
+from django.db import transaction
+
 from example_project.feed.client import UpstreamClient
-from example_project.feed.models import Quake
-from example_project.feed.repository import rows
+from example_project.feed.models import Entry, Quake
+from example_project.feed.repository import entries, rows
 
 # Spelled out, because bulk_create leaves an auto_now field alone unless it is named here.
 UPDATE_FIELDS = (
@@ -33,6 +35,13 @@ class PlainQuakeRepository:
     def search(self, text: str) -> list[Quake]:
         """Refresh the events whose place contains ``text``; return what was written."""
         return write(rows(self.client.search(text)))
+
+    def list_page(self, region: str, cursor: str) -> list[Entry]:
+        """Refresh one page of the list, as if it were all of it; return what was written."""
+        fetched = entries(self.client.page(region, cursor), region, cursor)
+        with transaction.atomic():
+            Entry.objects.all().delete()
+            return Entry.objects.bulk_create(fetched)
 
     def unread(self, region: str) -> int:
         """Return the number on the badge of a region."""

@@ -6,9 +6,17 @@ wherever and as often as they like.
 
 from django_vega import Upsert, coordinated, singleflight_refresh
 from example_project.feed.client import Page, UpstreamClient
-from example_project.feed.models import Quake
+from example_project.feed.models import Entry, Quake
 
 store = Upsert(Quake, unique_fields=["usgs_id"])
+
+# What a refresh of one page may delete: that page. Like the key, prune has the parameters of the
+# method.
+store_page = Upsert(
+    Entry,
+    unique_fields=["usgs_id"],
+    prune=lambda _self, region, cursor: Entry.objects.filter(region=region, cursor=cursor),
+)
 
 
 class QuakeRepository:
@@ -40,6 +48,11 @@ class QuakeRepository:
         """Refresh the events whose place contains ``text``; the latest text of a box wins."""
         return rows(self.client.search(text))
 
+    @singleflight_refresh(key="entries:{region}:{cursor}", upsert=store_page)
+    def list_page(self, region: str, cursor: str) -> list[Entry]:
+        """Refresh one page of the list; lines that it no longer has are deleted, on it alone."""
+        return entries(self.client.page(region, cursor), region, cursor)
+
     @coordinated(key="unread:{region}")
     def unread(self, region: str) -> int:
         """Return the number on the badge of a region. Another question, so another key."""
@@ -49,3 +62,17 @@ class QuakeRepository:
 def rows(page: Page) -> list[Quake]:
     """Turn a page into unsaved rows."""
     return [Quake.from_feature(feature) for feature in page.features]
+
+
+def entries(page: Page, region: str, cursor: str) -> list[Entry]:
+    """Turn a page into unsaved lines of the list."""
+    return [
+        Entry(
+            region=region,
+            cursor=cursor,
+            usgs_id=quake.usgs_id,
+            place=quake.place,
+            revised_at=quake.revised_at,
+        )
+        for quake in rows(page)
+    ]

@@ -3,11 +3,12 @@
 from example_project.scenarios.crossing import Crossing
 from example_project.scenarios.feed import Feed
 from example_project.scenarios.keystrokes import Typing
+from example_project.scenarios.pages import Pages
 from example_project.scenarios.result import Scenario
 from example_project.scenarios.stampede import Stampede
 
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for scenario in (Stampede(), Crossing(), Typing(), Feed())
+    scenario.name: scenario for scenario in (Stampede(), Crossing(), Pages(), Typing(), Feed())
 }
 
 __all__ = ["SCENARIOS", "Scenario"]

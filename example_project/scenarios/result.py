@@ -22,6 +22,7 @@ class Row:
         p95_wait_ms: Wait that 95 % of the callers did not exceed, in milliseconds.
         rows_written: Rows sent to the database, over all callers.
         stale_overwrites: Stored rows that are older than the newest answer, read back at the end.
+        rows_lost: Rows of a newest answer that are not stored, read back at the end.
     """
 
     variant: str
@@ -32,6 +33,7 @@ class Row:
     p95_wait_ms: float
     rows_written: int
     stale_overwrites: int
+    rows_lost: int
 
     @classmethod
     def of(
@@ -41,6 +43,7 @@ class Row:
         *,
         upstream_calls: int,
         stale_overwrites: int,
+        rows_lost: int = 0,
         joined: int = 0,
     ) -> Self:
         """Sum up the visits of all callers."""
@@ -54,6 +57,7 @@ class Row:
             p95_wait_ms=round(waits[math.ceil(0.95 * len(waits)) - 1] * 1000, 1),
             rows_written=sum(visit.rows_written for visit in visits),
             stale_overwrites=stale_overwrites,
+            rows_lost=rows_lost,
         )
 
 

@@ -6,14 +6,13 @@ from typing import Self
 
 from django_vega import subscribe
 from example_project.feed.client import Page, UpstreamClient
-from example_project.feed.models import Quake
+from example_project.feed.models import Entry, Quake
 from example_project.feed.plain import PlainQuakeRepository
 from example_project.feed.repository import QuakeRepository, rows
 from example_project.upstream import PATIENCE, Upstream
 
 # Where the scenarios play: Alaska, 297 events on three pages.
 REGION = "ak"
-HEAD = f"quakes:{REGION}:head"
 ROWS_ON_HEAD = 100
 
 
@@ -29,6 +28,7 @@ class Stage:
     def clear(self) -> None:
         """Start a variant: no rows, no counts, every key of the upstream at version 1."""
         Quake.objects.all().delete()
+        Entry.objects.all().delete()
         self.upstream.reset()
 
     def upstream_calls(self) -> int:
@@ -36,9 +36,13 @@ class Stage:
         return sum(self.client.stats().values())
 
     def newest_head(self) -> Page:
-        """Return the page of REGION as the newest answer showed it."""
-        version = self.upstream.newest_version(HEAD)
-        return Page.of(self.upstream.catalog.page(REGION, "head", version))
+        """Return the first page of REGION as the newest answer showed it."""
+        return self.newest_page("head")
+
+    def newest_page(self, cursor: str) -> Page:
+        """Return a page of REGION as the newest answer showed it."""
+        version = self.upstream.newest_version(f"quakes:{REGION}:{cursor}")
+        return Page.of(self.upstream.catalog.page(REGION, cursor, version))
 
     def newest_search(self, text: str) -> Page:
         """Return what the newest answer to a search for ``text`` showed."""

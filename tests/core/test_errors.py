@@ -11,6 +11,7 @@ from django_vega.core.errors import (
     CoordinationProtocolError,
     DeadlockError,
     DuplicateRowError,
+    EmptyResponseError,
     InAtomicBlockError,
     IncompleteKeyError,
     KeyTemplateError,
@@ -105,6 +106,11 @@ SAMPLES = [
         {"model": "feed.Quake", "unique_key": (("usgs_id", "us1"), ("day", 3))},
         ["two rows of feed.Quake with usgs_id='us1', day=3; nothing was written", "duplicates="],
     ),
+    (
+        EmptyResponseError("feed.Quake"),
+        {"model": "feed.Quake"},
+        ["no row of feed.Quake", "nothing was changed", "allow_empty=True"],
+    ),
 ]
 each_sample = pytest.mark.parametrize(
     ("error", "attributes", "message"),
@@ -159,6 +165,7 @@ def test_call_cancelled__advises_for_each_reason(reason):
         (UnstableKeyError, TypeError),
         (WaitTimeout, TimeoutError),
         (DuplicateRowError, ValueError),
+        (EmptyResponseError, ValueError),
     ],
 )
 def test_error__is_also_what_a_caller_would_expect(error, base):

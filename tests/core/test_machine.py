@@ -266,6 +266,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.looks)
     @rule(
+        fresh=st.booleans(),
         pick=PICK,
         peer=PICK,
         cancel=st.sets(PICK, max_size=2),
@@ -273,9 +274,11 @@ class TableMachine(RuleBasedStateMachine):
         capacity=CAPACITY,
         pooled=POOLED,
     )
-    def decide(self, pick, peer, cancel, choice, capacity, pooled):
+    def decide(self, fresh, pick, peer, cancel, choice, capacity, pooled):
         """Apply a decision on one of the last pictures, which may be an old one."""
-        key, version, moment = self.looks[-1 - pick % min(3, len(self.looks))]
+        if fresh:
+            self.look(self.looks[pick % len(self.looks)][0])
+        key, version, moment = self.looks[-1 if fresh else -1 - pick % min(3, len(self.looks))]
         peers = self.model.numbers(*UNSETTLED, key=key)
         stale = self.moment(key) != moment
         chosen = peers[peer % len(peers)] if peers and choice == "reuse" else None
@@ -309,16 +312,10 @@ class TableMachine(RuleBasedStateMachine):
         assert self.table.run(self.calls[number])
         self.model.items[number].state = "running"
 
-    @some("parked", "running", "writing", "stopping", "over")
-    @rule(pick=PICK)
-    def run_too_late(self, pick):
-        number = self.pick(pick, "parked", "running", "writing", "stopping", "over")
-        assert not self.table.run(self.calls[number])
-
-    @some(*UNSETTLED, "stopping", "over")
+    @some(*UNSETTLED, "stopping")
     @rule(pick=PICK)
     def write(self, pick):
-        number = self.pick(pick, *UNSETTLED, "stopping", "over")
+        number = self.pick(pick, *UNSETTLED, "stopping")
         item = self.model.items[number]
         assert self.table.begin_writing(self.calls[number]) == (item.state == "running")
         if item.state == "running":
@@ -333,19 +330,11 @@ class TableMachine(RuleBasedStateMachine):
         self.model.end(number, step)
         self.compare(self.table.settle(self.calls[number], step, reason=reason))
 
-    @some("over")
-    @rule(pick=PICK, step=st.sampled_from([*ENDS, "cancel"]))
-    def end_late(self, pick, step):
-        """A body that ends again, or a runner that tells of an end that is long known."""
-        number = self.pick(pick, "over")
-        self.model.begin_step()
-        self.compare(self.table.settle(self.calls[number], step))
-
-    @some(*UNSETTLED, "stopping", "over")
+    @some(*UNSETTLED, "stopping")
     @rule(pick=PICK, reason=st.sampled_from(["abort", "wait-timeout", "caller-gone"]))
     def cancel(self, pick, reason):
         """Cancel any call: by hand, or as a parked caller that times out or leaves."""
-        number = self.pick(pick, *UNSETTLED, "stopping", "over")
+        number = self.pick(pick, *UNSETTLED, "stopping")
         self.model.begin_step()
         cancelled = self.model.cancel(number, reason)
         self.model.move_queue(self.model.items[number].key)
@@ -353,6 +342,17 @@ class TableMachine(RuleBasedStateMachine):
         assert (effects is not None) == cancelled
         if effects is not None:
             self.compare(effects)
+
+    @some("over")
+    @rule(pick=PICK, step=st.sampled_from([*ENDS, "cancel"]))
+    def come_late(self, pick, step):
+        """Who comes after the end of a call and its body changes nothing."""
+        call = self.calls[self.pick(pick, "over")]
+        self.model.begin_step()
+        assert not self.table.run(call)
+        assert not self.table.begin_writing(call)
+        assert self.table.cancel(call) is None
+        self.compare(self.table.settle(call, step))
 
     @rule(keys=st.sampled_from(["xy", "x"]))
     def cancel_all(self, keys):

@@ -67,7 +67,7 @@ class TestScenarios:
     def test_every_promise_holds__from_an_empty_folder(
         self, everything: subprocess.CompletedProcess[str]
     ):
-        """The four scenarios hold, the exit code is 0, and stdout is one JSON document."""
+        """The five scenarios hold, the exit code is 0, and stdout is one JSON document."""
         assert everything.returncode == 0, everything.stderr
         document = json.loads(everything.stdout)
 
@@ -75,6 +75,7 @@ class TestScenarios:
         assert {scenario["name"]: scenario["broken"] for scenario in document["scenarios"]} == {
             "stampede": [],
             "crossing": [],
+            "pages": [],
             "typing": [],
             "feed": [],
         }
@@ -93,6 +94,24 @@ class TestScenarios:
 
         assert numbers(table["without vega"]) == (2, 2, 0, 0, 200, 100)
         assert numbers(table["with vega"]) == (2, 2, 0, 0, 100, 0)
+
+    def test_crossing__of_two_keys_that_share_rows(self, tables: dict[str, Table]):
+        """Without vega the old search overwrites the 96 rows it shares; the row guard spares them.
+
+        The four events that only the search has found are written with its first, old answer.
+        """
+        table = tables["crossing"]
+
+        assert numbers(table["two keys, without"]) == (3, 3, 0, 0, 300, 96)
+        assert numbers(table["two keys, with vega"]) == (3, 3, 0, 0, 204, 0)
+
+    def test_pages__of_one_list(self, tables: dict[str, Table]):
+        """Without vega the page that comes second takes the first one's 100 rows with it."""
+        table = tables["pages"]
+
+        assert numbers(table["without vega"]) == (2, 2, 0, 0, 200, 0)
+        assert numbers(table["with vega"]) == (2, 2, 0, 0, 200, 0)
+        assert (table["without vega"]["rows_lost"], table["with vega"]["rows_lost"]) == (100, 0)
 
     def test_typing__six_keystrokes(self, tables: dict[str, Table]):
         """Restart starts all six, cancels five, and only the last one's rows are written."""
@@ -122,8 +141,9 @@ class TestCommandLine:
         assert run.returncode == 0, run.stderr
         assert "[1/1] crossing" in run.stdout
         assert "stampede" not in run.stdout
-        assert re.search(r"calls +served +joined .* written +overwrites\n", run.stdout)
-        assert re.search(r"with vega +2 +2 .* 0\n  held\n", run.stdout)
+        assert re.search(r"calls +served +joined .* written +overwrites +lost\n", run.stdout)
+        assert re.search(r"  with vega +2 +2 .* 100 +0 +0\n", run.stdout)
+        assert run.stdout.endswith("  held\n\n")
 
     def test_the_exit_code_is_1__when_a_promise_does_not_hold(self, tmp_path: Path):
         """With coordination turned off by a policy, the stampede says so and fails."""

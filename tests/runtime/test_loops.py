@@ -12,11 +12,18 @@ import pytest
 import django_vega
 from django_vega import coordinated, current_call
 from django_vega.handler import handler
+from django_vega.runtime import flights
 from tests import threads
 from tests.gates import TIMEOUT, Recorder
 from tests.runtime.tasks import Gate, own_scope, run_loop
 
 Main = Callable[[], Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture
+def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no waiter look again by itself, so that a wake that is lost hangs the test."""
+    monkeypatch.setattr(flights, "LOOK_AGAIN", 3600.0)
 
 
 class Stoppable:
@@ -136,7 +143,9 @@ def test_a_loop_ends_with_the_head_of_a_queue__and_the_parked_call_runs(how: str
 
 
 @pytest.mark.parametrize("how", ["shut down", "stopped and closed"])
-def test_a_loop_ends_with_a_parked_caller__and_the_one_behind_it_runs(how: str) -> None:
+def test_a_loop_ends_with_a_parked_caller__and_the_one_behind_it_runs(
+    how: str, no_second_look: None
+) -> None:
     """A parked call whose loop is gone is passed over when its turn comes."""
     runs: list[str] = []
     gates = {"head": Gate()}
@@ -155,7 +164,9 @@ def test_a_loop_ends_with_a_parked_caller__and_the_one_behind_it_runs(how: str) 
 
 
 @pytest.mark.parametrize("how", ["shut down", "stopped and closed"])
-def test_a_loop_ends_with_followers__and_the_flight_elsewhere_does_not_notice(how: str) -> None:
+def test_a_loop_ends_with_followers__and_the_flight_elsewhere_does_not_notice(
+    how: str, no_second_look: None
+) -> None:
     """The leader settles and wakes whoever is left, though some of them are gone for good."""
     runs: list[str] = []
     gates = {"leader": Gate()}
@@ -199,7 +210,9 @@ def test_a_loop_ends_before_its_submitted_call_started__and_a_newcomer_runs(
 
 
 @pytest.mark.parametrize("how", ["shut down", "stopped and closed"])
-def test_a_loop_ends_before_its_parked_submission_may_run__and_the_next_one_does(how: str) -> None:
+def test_a_loop_ends_before_its_parked_submission_may_run__and_the_next_one_does(
+    how: str, no_second_look: None
+) -> None:
     """Let go by another loop's flight, it finds no loop to run on; the one behind it runs."""
     runs: list[str] = []
     gates = {"head": Gate()}
@@ -263,42 +276,55 @@ def test_a_flight_task_cancelled_before_its_first_step__is_taken_over() -> None:
 
 def test_tasks_of_a_closed_loop_are_collected_under_the_lock__without_a_deadlock() -> None:
     """The garbage collector closes their coroutines at any moment: while this thread holds it too."""
-    runs: list[str] = []
-    gates = {name: Gate() for name in ("lost", "queued")}
-    work = make_work(runs, gates)
-    queued = make_work(runs, gates, strategy="serialize")
+    lock = handler.coordinator("default").flights.lock
+    closed_under_the_lock: list[str] = []
 
-    async def everything() -> None:
-        await asyncio.gather(
-            work("lost"), work("follower"), queued("queued"), queued("parked"), self_submit()
-        )
+    async def body(me: str) -> str:
+        if me == "new":
+            return me
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if lock.locked():
+                closed_under_the_lock.append(me)
+        raise AssertionError
 
-    async def self_submit() -> str:
-        return await (await work.asubmit("lost"))  # type: ignore[no-any-return]
+    work = coordinated(key="work", ignore=["me"], scope=own_scope())(body)
+    queue = coordinated(key="work", ignore=["me"], scope=own_scope(), strategy="serialize")(body)
 
-    with Recorder() as seen, ending("stopped and closed", everything) as end:
-        seen.wait(2, "call:running")
-        seen.wait(2, "coordination:reuse")
-        seen.wait(1, "call:parked")
-        end()
-        # Newcomers end what was lost; only then can its tasks be collected.
-        assert run_loop(lambda: work("new")) == "new's value"
-        assert run_loop(lambda: queued("new")) == "new's value"
+    async def lose_everything() -> None:
+        leader = await work.asubmit("leader")
+        await asyncio.gather(leader, work("a"), work("b"), queue("head"), queue("parked"))
 
-    def collect_under_the_lock() -> None:
-        with handler.coordinator("default").flights.lock:
+    def collect() -> None:
+        with lock:
             gc.collect()
 
     gc.disable()
     try:
-        del everything, self_submit, end
-        threads.start(collect_under_the_lock).result()
+        with Recorder() as seen, ending("stopped and closed", lose_everything) as end:
+            seen.wait(2, "call:running")
+            seen.wait(2, "coordination:reuse")
+            seen.wait(1, "call:parked")
+            end()
+        # Newcomers end what was lost; only then can its tasks be collected.
+        assert asyncio.run(work("new")) == "new"
+        assert asyncio.run(queue("new")) == "new"
+        del end
+        collecting = threads.start(collect)
+        try:
+            collecting.result()
+        finally:
+            if collecting.is_running:
+                lock.release()  # the other tests need it
     finally:
         gc.enable()
-    assert runs == ["lost", "queued", "new", "new"]
+    assert sorted(closed_under_the_lock) == ["head", "leader"]
 
 
-def test_two_loops_share_one_flight() -> None:
+def test_two_loops_share_one_flight(
+    no_second_look: None,
+) -> None:
     """A follower on another loop gets the value of the leader's loop, woken across threads."""
     runs: list[str] = []
     gates = {"leader": Gate()}
@@ -313,7 +339,9 @@ def test_two_loops_share_one_flight() -> None:
     assert runs == ["leader"]
 
 
-def test_a_queue_goes_over_loops__in_arrival_order() -> None:
+def test_a_queue_goes_over_loops__in_arrival_order(
+    no_second_look: None,
+) -> None:
     """Parked calls of three loops run one after another, each on its own loop's thread."""
     order: list[tuple[str, int]] = []
     gate = Gate()
@@ -338,7 +366,9 @@ def test_a_queue_goes_over_loops__in_arrival_order() -> None:
     assert len(set(idents)) == 3
 
 
-def test_a_flight_is_cancelled_from_another_loop__and_its_body_stops_there() -> None:
+def test_a_flight_is_cancelled_from_another_loop__and_its_body_stops_there(
+    no_second_look: None,
+) -> None:
     """Cancelling is thread-safe: the body's loop throws the CancelledError, the caller learns."""
     stopped = threading.Event()
 

@@ -22,7 +22,13 @@ from django_vega import (
     subscribe,
 )
 from django_vega.core.events import EVENT_TYPES
-from django_vega.signals import BY_EVENT_TYPE, call_created, call_settled, refresh_written
+from django_vega.signals import (
+    BY_EVENT_TYPE,
+    call_created,
+    call_queued,
+    call_settled,
+    refresh_written,
+)
 from tests import threads
 from tests.gates import TIMEOUT, Arrivals, Gate, Recorder, never
 from tests.writing_app.models import Quake
@@ -160,6 +166,31 @@ def test_sender_is_the_decorated_function__submitted():
         fetch.submit("alaska", lambda: None).result()
         told = [name for name, _, _ in got]
     assert told[:3] == ["call:created", "call:queued", "call:running"]
+
+
+def test_submitting_is_told_first__before_a_worker_can_have_the_call(new_alias):
+    """The signals of a call come in the order in which it lives: queued before it can run.
+
+    Interleaving: a receiver of the queued signal makes the pool run all that it has so far.
+    """
+    alias = new_alias(WORKERS=1)
+    happened: list[str] = []
+
+    @coordinated(key="order:{name}", using=alias, scope=alias)
+    def work(name: str) -> None:
+        happened.append(f"{name} runs")
+
+    def receiver(event: Any, **_: Any) -> None:
+        if event.key == "order:first":
+            work.submit("second").result()
+            happened.append("first is told")
+
+    call_queued.connect(receiver)
+    try:
+        work.submit("first").result()
+    finally:
+        call_queued.disconnect(receiver)
+    assert happened == ["second runs", "first is told", "first runs"]
 
 
 def test_sender_is_the_decorated_function__async():

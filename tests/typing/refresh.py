@@ -113,12 +113,12 @@ def options() -> None:
     """What the decorator takes."""
     singleflight_refresh(key="k", upsert=Upsert("feed.Quake", ["usgs_id"], duplicates="error"))
 
-    singleflight_refresh(key="k")  # type: ignore[call-arg]
-    singleflight_refresh(upsert=UPSERT)  # type: ignore[call-arg]
-    singleflight_refresh(key="k", upsert=Quake)  # type: ignore[arg-type]
-    singleflight_refresh(key="k", upsert=UPSERT, in_atomic="ignore")  # type: ignore[arg-type]
-    singleflight_refresh(key="k", upsert=UPSERT, strategy="newest")  # type: ignore[arg-type]
-    singleflight_refresh(key="k", upsert=UPSERT, timeout="3")  # type: ignore[arg-type]
+    singleflight_refresh(key="k")  # type: ignore[call-overload]
+    singleflight_refresh(upsert=UPSERT)  # type: ignore[call-overload]
+    singleflight_refresh(key="k", upsert=Quake)  # type: ignore[call-overload]
+    singleflight_refresh(key="k", upsert=UPSERT, in_atomic="ignore")  # type: ignore[call-overload]
+    singleflight_refresh(key="k", upsert=UPSERT, strategy="newest")  # type: ignore[call-overload]
+    singleflight_refresh(key="k", upsert=UPSERT, timeout="3")  # type: ignore[call-overload]
     Upsert(Quake, "usgs_id", duplicates="first")  # type: ignore[arg-type]
     Upsert(5, ["usgs_id"])  # type: ignore[arg-type]
     Upsert(Quake)  # type: ignore[call-arg]

@@ -83,6 +83,78 @@ def refresh_the_same_rows(number: int, together: Callable[[], object]) -> list[s
     return outcomes
 
 
+def hammer(
+    number: int, together: Callable[[], object], *, size: int, rounds: int, guarded: bool = True
+) -> list[str]:
+    """Write the same rows again and again, each process with generations and keys of its own.
+
+    In each round some rows are new. What each process writes follows from its number, so the
+    first one knows what everybody wrote, and says of every row whether it is as it must be: all
+    of it from the newest generation that ever wrote it.
+    """
+    from contextlib import nullcontext
+
+    from django_vega.writing import rows as rows_module
+    from django_vega.writing.upsert import Upsert
+    from tests.writing.refreshing import refresh
+    from tests.writing_app.models import Shared
+
+    if not guarded:
+        rows_module.guarded = lambda *args: nullcontext()  # type: ignore[attr-defined]
+
+    def plan(turn: int, member: int) -> tuple[int, list[str]]:
+        chance = random.Random(f"{turn} {member}")
+        # Rounds overlap: some generations are older than what the round before wrote.
+        generation = chance.randrange(turn * 100, turn * 100 + 300) * size + member + 1
+        codes = [f"kept {n}" for n in range(25)] + [f"{turn} {n}" for n in range(20)]
+        return generation, chance.sample(codes, 40)
+
+    upsert = Upsert(Shared, ["code"])
+    newest: dict[str, int] = {}
+    verdicts = []
+    for turn in range(rounds):
+        generation, codes = plan(turn, number)
+        rows = [{"code": c, "place": str(generation), "number": generation} for c in codes]
+        together()
+        refresh(rows, generation, key=f"{turn} {number}", upsert=upsert)
+        together()
+        if number:
+            continue
+        for member in range(size):
+            generation, codes = plan(turn, member)
+            for code in codes:
+                newest[code] = max(newest.get(code, 0), generation)
+        there = Shared.objects.filter(code__in=newest).values_list(
+            "code", "place", "number", "generation"
+        )
+        for code, *values in there:
+            expected = newest[code]
+            is_right = values == [str(expected), expected, expected]
+            verdicts.append("right" if is_right else "wrong")
+        # Only the kept rows are written again.
+        newest = {code: g for code, g in newest.items() if code.startswith("kept")}
+    return verdicts
+
+
+def refresh_mixed_rows_in_opposite_order(number: int, together: Callable[[], object]) -> list[str]:
+    """Refresh the same rows, some of them with a primary key, each process others."""
+    from tests.writing.refreshing import refresh
+    from tests.writing_app.models import Quake
+
+    pks = dict(Quake.objects.values_list("code", "pk"))
+    outcomes = []
+    for generation in range(1, 41):
+        rows = [
+            Quake(code=code, pk=pk if (n + number) % 2 else None, place=str(generation))
+            for n, (code, pk) in enumerate(pks.items())
+        ]
+        together()
+        result = refresh(rows[:: 1 if number % 2 else -1], generation, key=f"quakes:{number}")
+        assert {row.code: row.pk for row in rows} == pks
+        outcomes.append(result.outcome)
+    return outcomes
+
+
 def _member(work: Work, number: int, database: dict[str, Any], everyone: Any, results: Any) -> None:
     try:
         os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"

@@ -4,10 +4,12 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from inspect import BoundArguments
 
 from django.db import transaction
 
 from django_vega.core.outcome import Refresh
+from django_vega.writing.destination import Destination, Write
 from django_vega.writing.fence import KeyIdentity
 from django_vega.writing.refresh import identify, write_refresh
 from django_vega.writing.upsert import Upsert
@@ -25,9 +27,20 @@ def rolled_back() -> Generator[None]:
         transaction.set_rollback(True)
 
 
-def identity(key: str = "quakes:alaska", upsert: Upsert = UPSERT) -> KeyIdentity:
+def destination(upsert: Upsert | tuple[Upsert, ...] | Write) -> Destination:
+    """Where the rows go: by one upsert, by several, or by a function."""
+    if isinstance(upsert, Upsert):
+        return Destination((upsert,))
+    return Destination(upsert) if isinstance(upsert, tuple) else Destination(write=upsert)
+
+
+def identity(
+    key: str = "quakes:alaska", upsert: Upsert | tuple[Upsert, ...] | Write = UPSERT
+) -> KeyIdentity:
     """Whose fence a refresh of `key` passes."""
-    return identify(upsert, prefix="tests", scope="feed.refresh", key=key, display_key=key)
+    return identify(
+        destination(upsert), prefix="tests", scope="feed.refresh", key=key, display_key=key
+    )
 
 
 def refresh(
@@ -35,14 +48,15 @@ def refresh(
     generation: int,
     *,
     key: str = "quakes:alaska",
-    upsert: Upsert = UPSERT,
+    upsert: Upsert | tuple[Upsert, ...] | Write = UPSERT,
     begin_writing: Callable[[], object] = bool,
     started_at: datetime = STARTED,
     fenced: bool = True,
+    arguments: BoundArguments | None = None,
 ) -> Refresh:
     """Write `rows` as the flight of `generation`."""
     return write_refresh(
-        upsert,
+        destination(upsert),
         rows,
         identity=identity(key, upsert),
         generation=generation,
@@ -50,4 +64,5 @@ def refresh(
         started_monotonic=time.monotonic(),
         begin_writing=begin_writing,
         fenced=fenced,
+        arguments=arguments,
     )

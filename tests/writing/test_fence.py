@@ -13,11 +13,13 @@ from django_vega.writing import fence
 from django_vega.writing.fence import (
     KeyIdentity,
     key_hash,
+    move_fence,
     pass_fence,
     read_status,
     record_failure,
     write_behind_fence,
 )
+from tests import threads
 from tests.writing.refreshing import STARTED, identity, rolled_back
 from tests.writing_app.models import Tag
 
@@ -271,3 +273,40 @@ def test_failure__foreign_transaction_is_broken(caplog):
         record_failure(KEY, 9, STARTED, ValueError("no connection"))
     assert fences() == []
     assert "could not be recorded" in caplog.text
+
+
+def test_failure__older_one_arrives_late():
+    """The failure of an older flight does not replace what a newer one came to."""
+    record_failure(KEY, 9, STARTED, ValueError("newer"))
+    record_failure(KEY, 7, STARTED, ValueError("older"))
+    assert read_status(KEY).error == "ValueError: newer"
+    record_failure(KEY, 11, STARTED, ValueError("newest"))
+    assert read_status(KEY).error == "ValueError: newest"
+    assert write(8)
+    assert read_status(KEY).state == "ok"
+
+
+def test_move__voids_older_flights():
+    """A fence that was moved keeps older flights from writing; rows and status stay."""
+    write(5)
+    move_fence(KEY, 8)
+    assert fences() == [(8, 5, "ok")]
+    assert [write(generation) for generation in (7, 8)] == [False, False]
+    assert tags() == ["of 5"]
+    assert read_status(KEY).generation == 5
+    assert write(9)
+
+
+def test_move__never_back():
+    """A fence moves to newer generations only, and there is one for a new key, too."""
+    move_fence(KEY, 8)
+    move_fence(KEY, 3)
+    assert fences() == [(8, 0, "")]
+    assert read_status(KEY).state == "idle"
+    assert not write(8)
+
+
+def test_move__locks_nothing():
+    """Outside of a transaction the move is committed at once: other connections see it."""
+    move_fence(KEY, 8)
+    assert threads.run_together(fences) == [[(8, 0, "")]]

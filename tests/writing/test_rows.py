@@ -30,11 +30,11 @@ from tests.writing_app.models import (
 QUAKES = Upsert(Quake, ["code"])
 
 
-def write(upsert, rows):
+def write(upsert, rows, generation=1):
     """Prepare and write rows without a fence."""
     batch = prepare(upsert, rows)
     with transaction.atomic():
-        batch.write("default", upsert.batch_size)
+        batch.write("default", generation)
     batch.share_primary_keys()
     return batch
 
@@ -228,7 +228,7 @@ def test_write__proxy():
 def test_write__nothing():
     """No rows are no statement."""
     with CaptureQueriesContext(connections["default"]) as queries:
-        prepare(QUAKES, []).write("default", None)
+        prepare(QUAKES, []).write("default", 1)
     assert len(queries) == 0
 
 
@@ -336,9 +336,9 @@ def test_primary_key__untold():
     """Where the row cannot be found under its key, the answer is None and not the default."""
     row = Document(slug="a")
     batch = prepare(Upsert(Document, ["slug"]), [row])
-    batch.write("default", None)
+    batch.write("default", 1)
     Document.objects.all().delete()
-    batch._find_primary_keys("default")
+    batch._find_primary_keys("default", batch._rows)
     assert row.pk is None
 
 
@@ -390,13 +390,13 @@ def test_rollback__instances_are_as_before():
     new, given = Quake(code="a"), Quake(pk=existing.pk + 500, code="b")
     batch = prepare(QUAKES, [new, given, existing])
     with rolled_back():
-        batch.write("default", None)
+        batch.write("default", 1)
     batch.restore()
     assert (new.pk, new._state.adding, new._state.db) == (None, True, None)
     assert (given.pk, given._state.adding) == (existing.pk + 500, True)
     assert (existing.pk, existing._state.adding) == (Quake.objects.get().pk, False)
     with transaction.atomic():
-        batch.write("default", None)
+        batch.write("default", 1)
     assert {(row.pk, row.code) for row in (new, given, existing)} == in_database(Quake)
 
 
@@ -407,7 +407,7 @@ def test_rollback__deferred_field():
     row = Job.objects.defer("state").get()
     batch = prepare(Upsert(Job, ["code"]), [row])
     with rolled_back():
-        batch.write("default", None)
+        batch.write("default", 1)
     batch.restore()
     assert row.get_deferred_fields() == {"state"}
     assert row.state == "old"
@@ -419,9 +419,9 @@ def test_rollback__second_try():
     rows = [Job(code=uuid.uuid4()), Job(code=uuid.uuid4(), state="old")]
     batch = prepare(Upsert(Job, ["code"]), rows)
     with rolled_back():
-        batch.write("default", None)
+        batch.write("default", 1)
     Job.objects.create(pk=rows[0].pk + 1000, code=rows[0].code)
     with transaction.atomic():
-        batch.write("default", None)
+        batch.write("default", 1)
     assert {(row.pk, row.code) for row in rows} == in_database(Job)
     assert sorted(Job.objects.values_list("state", flat=True)) == ["new", "old"]

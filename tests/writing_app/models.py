@@ -8,6 +8,8 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import models
 from django.db.models.functions import Lower
 
+from django_vega.fields import GenerationField
+
 
 class Quake(models.Model):
     """An auto key, and a natural one to recognise rows by."""
@@ -100,6 +102,95 @@ class Job(models.Model):
     )
 
 
+class Shared(models.Model):
+    """Guarded, with an auto key and every kind of column."""
+
+    generation = GenerationField()
+    code = models.CharField(max_length=40, unique=True)
+    place = models.CharField(max_length=100, default="")
+    number = models.IntegerField(default=0, db_column="Order by")
+    created_at = models.DateTimeField(auto_now_add=True)
+    modified_at = models.DateTimeField(auto_now=True)
+    doubled = models.GeneratedField(
+        expression=models.F("number") * 2, output_field=models.IntegerField(), db_persist=True
+    )
+
+    class Meta:
+        db_table = "writing app.Shared"
+
+
+class SharedDocument(models.Model):
+    """Guarded, with a key that has a default."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    slug = models.CharField(max_length=40, unique=True)
+    body = models.TextField(default="")
+    generation = GenerationField("written by", help_text="of a refresh", db_index=True)
+
+
+class SharedWord(models.Model):
+    """Guarded, with nothing else to update."""
+
+    text = models.CharField(max_length=40, primary_key=True)
+    generation = GenerationField()
+
+
+class SharedTicket(models.Model):
+    """Guarded, with a composite primary key of which the unique fields know a part."""
+
+    pk = models.CompositePrimaryKey("tenant", "number")
+    tenant = models.IntegerField()
+    number = models.UUIDField(default=uuid.uuid4)
+    code = models.CharField(max_length=40)
+    title = models.CharField(max_length=100, default="")
+    generation = GenerationField()
+
+    class Meta:
+        unique_together: ClassVar = [("tenant", "code")]
+
+
+class Page(models.Model):
+    """A row of one page of a list, and a tree with its parent."""
+
+    code = models.CharField(max_length=40, unique=True)
+    page = models.IntegerField(default=0)
+    parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="children")
+
+
+class Note(models.Model):
+    """Goes with its page, or keeps it."""
+
+    page = models.ForeignKey(Page, on_delete=models.CASCADE, related_name="notes")
+    kept_by = models.ForeignKey(Page, on_delete=models.PROTECT, null=True, related_name="keeping")
+
+
+class Sample(models.Model):
+    """One column for each kind of value that can be told apart in more than one way."""
+
+    code = models.CharField(max_length=40, unique=True)
+    text = models.CharField(max_length=40, null=True)  # noqa: DJ001
+    count = models.IntegerField(default=0)
+    flag = models.BooleanField(default=False)
+    amount = models.DecimalField(max_digits=8, decimal_places=2, default=0)
+    ratio = models.FloatField(default=0.0)
+    seen_at = models.DateTimeField(null=True)
+    day = models.DateField(null=True)
+    uid = models.UUIDField(null=True)
+    data = models.JSONField(default=dict)
+    raw = models.BinaryField(default=b"")
+    wait = models.DurationField(null=True)
+    station = models.ForeignKey(Station, on_delete=models.CASCADE, null=True)
+    modified_at = models.DateTimeField(auto_now=True)
+
+
+class Account(models.Model):
+    """Two natural keys beside the primary key."""
+
+    email = models.CharField(max_length=40, unique=True)
+    number = models.IntegerField(unique=True)
+    name = models.CharField(max_length=40, default="")
+
+
 class Blob(models.Model):
     """A key that is no text and no number."""
 
@@ -108,6 +199,17 @@ class Blob(models.Model):
 
     class Meta:
         # MariaDB indexes no column without a length.
+        managed = False
+
+
+class TwiceShared(models.Model):
+    """Two generations, and no way to know which one counts."""
+
+    code = models.CharField(max_length=40, unique=True)
+    generation = GenerationField()
+    other = GenerationField()
+
+    class Meta:
         managed = False
 
 
