@@ -287,7 +287,9 @@ class Coordinator:
     def _follow_successor(self, call: Call) -> None:
         outbox: Outbox = []
         assert call.work is not None
-        successor = self.flights.new_call(call.site, call.key, call.work, self, pool=call.pool)
+        successor = self.flights.new_call(
+            call.site, call.key, call.work, self, predecessor=call.leader, pool=call.pool
+        )
         try:
             self.flights.admit(successor, outbox, self._stand_in)
         except Exception as error:  # noqa: BLE001 - kept for whoever asks for the result

@@ -131,18 +131,20 @@ class Call:
     __slots__ = (
         "__weakref__",
         "body",  # asyncio task of the flight; written by the loop that runs it
-        "caller_gone",  # an async caller left; written by its loop
         "caller",  # waiter of the call's own caller, while that caller waits
+        "caller_gone",  # an async caller left; written by its loop
         "created_at",
         "ended",  # the body has returned, or never began
         "error",  # what the body raised; after a cancellation written by the body's runner
         "generation",
+        "heir",  # of an abandoned call: whose outcome its followers get
         "id",
         "key",
         "leader",  # the call whose outcome this one shares
         "parent",  # the call inside of which this one was made
         "permit",  # gives the pool's place back; written by the submitter
         "pool",  # where a submitted call runs; None for a call on its caller's own thread or loop
+        "predecessor",  # the abandoned call whose follower made this one
         "reason",
         "runtime",
         "site",
@@ -164,6 +166,7 @@ class Call:
         *,
         created_at: float,
         parent: Call | None = None,
+        predecessor: Call | None = None,
         thread: int | None = None,
         pool: Any = None,
     ) -> None:
@@ -174,6 +177,8 @@ class Call:
         self.runtime = runtime
         self.created_at = created_at
         self.parent = parent
+        self.predecessor = predecessor
+        self.heir: Call | None = None
         self.thread = thread
         self.pool = pool
         self.permit: Callable[[], None] | None = None

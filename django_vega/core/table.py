@@ -225,6 +225,32 @@ class Table:
             effects.released.remove(call)  # it never waited: its caller sees what it may do
         return effects
 
+    def follow_heir(self, call: Call, chain: Sequence[Call]) -> bool:
+        """Let a follower of an abandoned call have the outcome of whoever took over, if it may.
+
+        It has been in flight with it, even where that is settled by now: of all followers one runs.
+
+        Raises:
+            ReentrantCallError, DeadlockError: As in `admit`.
+        """
+        heir = call.predecessor.heir if call.predecessor is not None else None
+        if heir is None:
+            return False
+        if not heir.settled:
+            if not self._may_wait(call, heir):
+                return False
+            if chain:
+                self.waits.check(chain, heir)
+        self._join(call, heir)
+        return True
+
+    def name_heir(self, call: Call) -> None:
+        """Note who took over from the abandoned call, once a follower of it was admitted."""
+        abandoned = call.predecessor
+        leads = call.state in {"running", "queued", "parked"}
+        if abandoned is not None and abandoned.heir is None and (leads or call.leader is not None):
+            abandoned.heir = call.leader or call
+
     def refuse(
         self,
         call: Call,
@@ -352,14 +378,17 @@ class Table:
             if peer in chain or self._may_wait(call, peer):
                 if chain:
                     self.waits.check(chain, peer)
-                call.reason = "dedupe"
-                call.leader = peer
-                call.ended = True
-                call.step("drop")
+                self._join(call, peer)
                 effects.move = "reuse"
                 return
         effects.move = "solo"
         self._start(call)
+
+    def _join(self, call: Call, leader: Call) -> None:
+        call.reason = "dedupe"
+        call.leader = leader
+        call.ended = True
+        call.step("drop")
 
     def _park(self, call: Call, entry: Entry, chain: Sequence[Call], *, full: bool) -> None:
         if full:

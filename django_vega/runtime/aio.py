@@ -82,14 +82,16 @@ class LoopRunner:
         """Coordinate one call and return what it comes to."""
         flights = self._flights
         began = flights.clock.monotonic()
+        abandoned: Call | None = None
         while True:
             outbox: Outbox = []
-            call = flights.new_call(site, key, work, self._runtime)
+            call = flights.new_call(site, key, work, self._runtime, predecessor=abandoned)
             try:
                 returned = flights.admit(call, outbox, _make_waiter)
                 if call.leader is not None:
                     if await self._follow(call, call.leader, began, outbox):
                         return follower_outcome(call, call.leader)
+                    abandoned = call.leader
                     continue
                 if call.caller is not None:
                     await self._wait_for_turn(call, began, outbox)

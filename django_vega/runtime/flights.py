@@ -103,6 +103,7 @@ class Flights:
         work: Callable[[Call], Any],
         runtime: CallRuntime,
         *,
+        predecessor: Call | None = None,
         thread: int | None = None,
         pool: Any = None,
     ) -> Call:
@@ -115,6 +116,7 @@ class Flights:
             runtime,
             created_at=self.clock.monotonic(),
             parent=current.get() if pool is None else None,
+            predecessor=predecessor,
             thread=thread,
             pool=pool,
         )
@@ -141,6 +143,8 @@ class Flights:
         chain = call.parent.chain() if call.parent is not None else ()
         self.announcer.announce(outbox, CallCreated, call)
         try:
+            if call.predecessor is not None and self._follow_heir(call, chain, outbox, make_waiter):
+                return None
             if isinstance(call.site.options.strategy, CoordinatorFunction):
                 return self._ask(call, call.site.options.strategy, chain, outbox, make_waiter)
             self._abandon_lost(call.slot, outbox)
@@ -160,6 +164,21 @@ class Flights:
         self.announcer.announce_move(call, effects, outbox)
         self.perform(effects, outbox)
         return None
+
+    def _follow_heir(
+        self,
+        call: Call,
+        chain: Sequence[Call],
+        outbox: Outbox,
+        make_waiter: Callable[[Call, Sequence[Call]], Any],
+    ) -> bool:
+        with self.lock:
+            follows = self.table.follow_heir(call, chain)
+            if follows:
+                self._hook(call, chain, make_waiter)
+        if follows:
+            self.announcer.announce_move(call, Effects(), outbox)
+        return follows
 
     def _ask(
         self,
@@ -220,6 +239,7 @@ class Flights:
         self, call: Call, chain: Sequence[Call], make_waiter: Callable[[Call, Sequence[Call]], Any]
     ) -> None:
         """Make the waiter that the decision asks for, in the step that took it."""
+        self.table.name_heir(call)
         if call.leader is not None:
             waiter = call.caller = make_waiter(call, chain)
             self.table.attach(call.leader, waiter)

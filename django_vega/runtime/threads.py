@@ -56,15 +56,20 @@ class ThreadRunner:
         """Coordinate one call on the caller's own thread and return what it comes to."""
         flights = self._flights
         began = flights.clock.monotonic()
+        thread = threading.get_ident()
+        abandoned: Call | None = None
         while True:
             outbox: Outbox = []
-            call = flights.new_call(site, key, work, self._runtime, thread=threading.get_ident())
+            call = flights.new_call(
+                site, key, work, self._runtime, predecessor=abandoned, thread=thread
+            )
             try:
                 returned = flights.admit(call, outbox, _make_waiter)
                 flights.announcer.flush(outbox)
                 if call.leader is not None:
                     if self._follow(call, call.leader, began, outbox):
                         return follower_outcome(call, call.leader)
+                    abandoned = call.leader
                     continue
                 if call.caller is not None:
                     self._wait_for_turn(call, began, outbox)

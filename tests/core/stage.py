@@ -52,6 +52,7 @@ class Stage:
         key="k",
         scope="s",
         inside=None,
+        predecessor=None,
         thread=None,
         is_async=False,
         pooled=False,
@@ -68,6 +69,7 @@ class Stage:
             None,
             created_at=self.now,
             parent=None if inside is None else self.named[inside],
+            predecessor=None if predecessor is None else self.named[predecessor],
             thread=thread,
             pool="pool" if pooled else None,
         )

@@ -265,10 +265,10 @@ MUTANTS = {
     ),
     "a joiner takes a generation": Mutant(
         table,
-        """                call.leader = peer
+        """        call.leader = leader
 """,
-        """                call.leader = peer
-                self._next_generation()
+        """        call.leader = leader
+        self._next_generation()
 """,
         (machine,),
     ),

@@ -505,6 +505,71 @@ def test_reentry__restart_does_not_cancel_what_it_runs_inside_of():
     assert stage.picture() == "b running, d running, a stopping"
 
 
+# After an abandoned call: of all its followers one runs
+
+
+def abandoned():
+    """Return a stage whose call ``a`` was abandoned by its leader, with its followers told."""
+    stage = Stage()
+    stage.admit("a")
+    stage.settle("a", "abandon", reason="abandoned")
+    return stage
+
+
+@pytest.mark.parametrize("end", [None, "succeed", "fail"])
+def test_follow_heir__of_the_first_follower_that_runs(end):
+    """Later followers share the first one's outcome, even where it has settled meanwhile."""
+    stage = abandoned()
+    first = stage.make("first", predecessor="a")
+    assert not stage.table.follow_heir(first, ())
+    stage.table.admit(first)
+    stage.table.name_heir(first)
+    if end is not None:
+        stage.settle("first", end)
+    second = stage.make("second", predecessor="a")
+    assert stage.table.follow_heir(second, ())
+    assert (second.leader, second.state, second.reason) == (first, "cancelled", "dedupe")
+    stage.table.name_heir(second)
+    assert stage.named["a"].heir is first
+
+
+def test_name_heir__of_a_follower_that_meets_a_newcomer():
+    """Where a newcomer runs by then, it is the heir, and stays it."""
+    stage = abandoned()
+    stage.admit("newcomer")
+    for name in ("first", "second"):
+        call = stage.make(name, predecessor="a")
+        stage.table.admit(call)
+        stage.table.name_heir(call)
+        assert stage.named["a"].heir is stage.named["newcomer"]
+
+
+def test_name_heir__of_calls_that_ran_nothing():
+    """Neither a call without a predecessor nor one that was dropped is an heir."""
+    stage = abandoned()
+    stage.admit("newcomer")
+    stage.table.name_heir(stage.named["newcomer"])
+    dropped = stage.make("dropped", "exhaust", predecessor="a")
+    stage.table.admit(dropped)
+    stage.table.name_heir(dropped)
+    assert stage.named["a"].heir is None
+    assert not stage.table.follow_heir(stage.make("other"), ())
+
+
+def test_follow_heir__that_one_must_not_wait_for():
+    """A thread leaves an async heir alone, and code inside of the heir is refused."""
+    stage = abandoned()
+    heir = stage.make("heir", predecessor="a", is_async=True)
+    stage.table.admit(heir)
+    stage.table.name_heir(heir)
+    thread = stage.make("thread", predecessor="a", thread=1)
+    assert not stage.table.follow_heir(thread, ())
+    inside = stage.make("inside", predecessor="a", inside="heir")
+    with pytest.raises(ReentrantCallError):
+        stage.table.follow_heir(inside, inside.parent.chain())
+    assert (thread.state, inside.state) == ("idle", "idle")
+
+
 # Reading
 
 
