@@ -5,7 +5,7 @@ Importing this package touches no settings and no models, and starts no thread.
 
 from django_vega.core.admission import CoordinationContext
 from django_vega.core.admission import coordinator as _coordinator
-from django_vega.core.call import Call, FlightRecord, current_call
+from django_vega.core.call import Call, FlightRecord, checkpoint, current_call
 from django_vega.core.errors import (
     CallCancelled,
     CoordinationProtocolError,
@@ -44,7 +44,6 @@ from django_vega.handler import (
     close,
     in_flight,
 )
-from django_vega.runtime.flights import checkpoint
 from django_vega.writing.upsert import Upsert
 
 # The imports above leave the module of that name here; the name belongs to the decorator.

@@ -14,7 +14,8 @@ from django_vega.core.clock import Clock, SystemClock
 from django_vega.core.errors import CallCancelled, NotAdmitted, WaitTimeout
 from django_vega.runtime.aio import LoopRunner, LoopWaiter
 from django_vega.runtime.announcer import Host, Outbox
-from django_vega.runtime.flights import Flights, wait_slice
+from django_vega.runtime.flights import Flights
+from django_vega.runtime.outcomes import wait_slice
 from django_vega.runtime.pool import LoopPool, ThreadPool
 from django_vega.runtime.threads import ThreadRunner, ThreadWaiter
 
@@ -34,7 +35,7 @@ class TakeOver:
     def wake(self) -> bool:
         """Let the call's own function run if its leader abandoned it."""
         assert self._call.leader is not None
-        if self._call.leader.reason == "abandoned":
+        if self._call.leader.was_left:
             self._again(self._call)
         return True
 

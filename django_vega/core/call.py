@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
+from django_vega.core.errors import CallCancelled
+
 if TYPE_CHECKING:
     from django_vega.core.admission import CoordinatorFunction
     from django_vega.core.events import Event
@@ -47,6 +49,9 @@ TRANSITIONS: Final[dict[State, dict[Step, State]]] = {
 }
 
 SETTLED: Final = frozenset({"success", "error", "cancelled"})
+
+# Ends that are the own caller's, or its loop's: they are no outcome for those who followed.
+_LEFT: Final = frozenset({"abandoned", "wait-timeout", "caller-gone"})
 
 
 class IllegalStep(RuntimeError):
@@ -215,6 +220,11 @@ class Call:
         return self.state in SETTLED
 
     @property
+    def was_left(self) -> bool:
+        """Whether whoever was to run the call went away, so that its followers are on their own."""
+        return self.reason in _LEFT
+
+    @property
     def cancel_reason(self) -> str | None:
         """Why the call was cancelled, else None."""
         return self.reason
@@ -254,7 +264,7 @@ class Call:
     def done(self) -> bool:
         """Whether `result` returns, or raises the outcome, without waiting."""
         last = self.last_leader()
-        return last.settled and (last is self or last.reason != "abandoned")
+        return last.settled and (last is self or not last.was_left)
 
     def last_leader(self) -> Call:
         """Return the call whose outcome this one gets; itself when it follows nobody."""
@@ -332,3 +342,16 @@ def current_call() -> Call | None:
     """
     call = current.get()
     return None if call is None or call.ended else call
+
+
+def checkpoint() -> None:
+    """Stop here if the flight that this code runs in was cancelled; outside of one do nothing.
+
+    Sync code has no other point at which it notices; the write of a refresh is one by itself.
+
+    Raises:
+        CallCancelled: The flight was cancelled; its caller gets the same.
+    """
+    call = current_call()
+    if call is not None and call.state == "cancelled":
+        raise CallCancelled(call.reason or "abort", call.shown_key)

@@ -15,60 +15,15 @@ Note [Invariants]
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from django_vega.core.admission import CoordinatorFunction, Decision
 from django_vega.core.call import Call, FlightRecord, Step
-from django_vega.core.errors import QueueFull, ReentrantCallError, VegaError
+from django_vega.core.entry import Effects, Entry, UnsafeWait
+from django_vega.core.errors import QueueFull, ReentrantCallError
 from django_vega.core.strategies import Move, Strategy, decide
 from django_vega.core.waits import WaitGraph
-
-
-class UnsafeWait(VegaError):
-    """A thread asked to be parked behind a flight that may need this very thread to go on."""
-
-
-class Entry:
-    """What the table knows of one key."""
-
-    __slots__ = ("flights", "parked", "stopping", "version")
-
-    def __init__(self) -> None:
-        self.flights: list[Call] = []
-        self.parked: deque[Call] = deque()
-        self.stopping: list[Call] = []
-        self.version = 0
-
-    def peers(self) -> list[Call]:
-        """Return the unsettled calls, oldest first."""
-        return sorted((*self.flights, *self.parked), key=lambda call: call.id)
-
-    def occupants(self) -> list[Call]:
-        """Return the calls whose bodies a queue waits for."""
-        return [*self.flights, *self.stopping]
-
-    def is_idle(self) -> bool:
-        """Whether nothing is left to remember."""
-        return not (self.flights or self.parked or self.stopping)
-
-
-class Effects:
-    """What is left to do once the lock is released.
-
-    Attributes:
-        settled: Calls that this step settled, each with the waiters it had.
-        released: Parked calls that this step allowed to run.
-        move: How the call was admitted: the built-in reducer's word, or ``solo``; else None.
-    """
-
-    __slots__ = ("move", "released", "settled")
-
-    def __init__(self) -> None:
-        self.settled: list[tuple[Call, Sequence[Any]]] = []
-        self.released: list[Call] = []
-        self.move: str | None = None
 
 
 class Table:
@@ -250,6 +205,7 @@ class Table:
         leads = call.state in {"running", "queued", "parked"}
         if abandoned is not None and abandoned.heir is None and (leads or call.leader is not None):
             abandoned.heir = call.leader or call
+        call.predecessor = None  # or a key that is abandoned again and again keeps them all
 
     def refuse(
         self,

@@ -16,7 +16,8 @@ from typing import Any
 from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, current
 from django_vega.core.errors import WaitTimeout
 from django_vega.runtime.announcer import Outbox
-from django_vega.runtime.flights import Flights, follower_outcome, outcome, wait_slice
+from django_vega.runtime.flights import Flights
+from django_vega.runtime.outcomes import follower_outcome, outcome, wait_slice
 from django_vega.runtime.pool import LoopPool
 
 
@@ -261,7 +262,7 @@ class LoopRunner:
                 flights.abandon_if_lost(leader, outbox)
         finally:
             flights.leave(leader, waiter)
-        return leader.reason != "abandoned"
+        return not leader.was_left
 
     async def _wait_for_turn(self, call: Call, began: float, outbox: Outbox) -> None:
         """Hold a parked caller until its call may run; see `ThreadRunner`."""

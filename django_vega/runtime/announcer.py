@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from django_vega.core.call import Call
 from django_vega.core.clock import Clock
+from django_vega.core.entry import Effects
 from django_vega.core.events import (
     CallParked,
     CallQueued,
@@ -21,7 +22,6 @@ from django_vega.core.events import (
     Event,
     get_event_bus,
 )
-from django_vega.core.table import Effects
 
 # Events with the object they are sent for, to be handed to the host outside every lock.
 Outbox: TypeAlias = "list[tuple[Event, Any]]"

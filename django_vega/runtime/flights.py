@@ -5,7 +5,6 @@ The lock is held for single steps of the table and never while anything runs, wa
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
@@ -23,9 +22,9 @@ from django_vega.core.call import (
     FlightRecord,
     Step,
     current,
-    current_call,
 )
 from django_vega.core.clock import Clock
+from django_vega.core.entry import Effects, UnsafeWait
 from django_vega.core.errors import (
     CallCancelled,
     CoordinationProtocolError,
@@ -33,14 +32,11 @@ from django_vega.core.errors import (
     QueueFull,
 )
 from django_vega.core.events import CallCreated, CallQueued, CoordinationOrphanedIntent
-from django_vega.core.outcome import replica
-from django_vega.core.table import Effects, Table, UnsafeWait
+from django_vega.core.table import Table
 from django_vega.runtime.announcer import Announcer, Host, Outbox
+from django_vega.runtime.bodies import is_lost, stop_body
 
 logger = logging.getLogger("django_vega")
-
-# Every wait looks again this often, in seconds, in case what it waits for can no longer tell.
-LOOK_AGAIN = 1.0
 
 # A coordinator whose key changes this often while it decides changes the key itself.
 _MOST_QUESTIONS = 10_000
@@ -448,74 +444,3 @@ class Flights:
         with self.lock:
             ahead = [other for other in self.table.calls(call.slot) if other is not call]
         return self.describe(ahead[0] if ahead else call)
-
-
-def checkpoint() -> None:
-    """Stop here if the flight that this code runs in was cancelled; outside of one do nothing.
-
-    Sync code has no other point at which it notices; the write of a refresh is one by itself.
-
-    Raises:
-        CallCancelled: The flight was cancelled; its caller gets the same.
-    """
-    call = current_call()
-    if call is not None and call.state == "cancelled":
-        raise CallCancelled(call.reason or "abort", call.shown_key)
-
-
-def wait_slice(timeout: float | None, waited: float) -> float:
-    """Return for how long to wait before looking again, in seconds."""
-    return LOOK_AGAIN if timeout is None else max(0.0, min(LOOK_AGAIN, timeout - waited))
-
-
-def is_lost(call: Call) -> bool:
-    """Whether the event loop that runs the call's body, or was about to, is closed."""
-    if call.ended or call.state == "parked":  # of parked calls the queue takes care
-        return False
-    if call.body is not None:
-        return bool(call.body.get_loop().is_closed())
-    # Queued in a loop's pool, or let go by a queue and not yet back on its loop. Threads have none.
-    loop = getattr(call.pool or call.caller, "loop", None)
-    try:
-        return loop is not None and loop.is_closed()
-    except ReferenceError:  # the pool does not keep its loop alive
-        return True
-
-
-def stop_body(call: Call) -> None:
-    """Ask the body of a cancelled async flight to stop at its next await."""
-    task = call.body
-    if task is None:
-        return
-    loop = task.get_loop()
-    if asyncio._get_running_loop() is loop:
-        task.cancel()
-        return
-    try:
-        loop.call_soon_threadsafe(task.cancel)
-    except RuntimeError:
-        logger.debug("the loop of %r is closed; its body is gone", call)
-
-
-def outcome(call: Call, *, first_hand: bool) -> Any:
-    """Return or raise what a settled call came to.
-
-    Args:
-        call: A settled call.
-        first_hand: Whether the one who asks executed it on its own thread or loop and may see the
-            exception object itself.
-    """
-    if call.state == "success" or (call.reason == "orphaned-intent" and call.error is None):
-        return call.value
-    if call.error is not None and (call.state == "error" or call.reason == "abandoned"):
-        raise call.error if first_hand else replica(call.error)
-    raise CallCancelled(call.reason or "abort", call.shown_key) from call.error
-
-
-def follower_outcome(call: Call, leader: Call) -> Any:
-    """Return or raise the leader's outcome as a follower gets it; never an abandoned one."""
-    if leader.state == "cancelled":
-        raise CallCancelled(leader.reason or "abort", call.shown_key)
-    value = outcome(leader, first_hand=False)
-    adapt = call.site.for_follower
-    return value if adapt is None else adapt(value)

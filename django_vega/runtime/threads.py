@@ -10,7 +10,8 @@ from typing import Any
 from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, current
 from django_vega.core.errors import CallCancelled, WaitTimeout
 from django_vega.runtime.announcer import Outbox
-from django_vega.runtime.flights import Flights, follower_outcome, outcome, wait_slice
+from django_vega.runtime.flights import Flights
+from django_vega.runtime.outcomes import follower_outcome, outcome, wait_slice
 from django_vega.runtime.pool import ThreadPool
 
 
@@ -197,7 +198,7 @@ class ThreadRunner:
         finally:
             call.caller = None
             flights.leave(leader, waiter)
-        return leader.reason != "abandoned"
+        return not leader.was_left
 
     def _wait_for_turn(self, call: Call, began: float, outbox: Outbox) -> None:
         """Block a parked caller until its call may run.

@@ -4,8 +4,9 @@ import itertools
 
 from django_vega.core.admission import Decision, coordinator
 from django_vega.core.call import Call, CallSite, Options
+from django_vega.core.entry import Effects
 from django_vega.core.strategies import NONE, Strategy
-from django_vega.core.table import Effects, Table
+from django_vega.core.table import Table
 
 WHEN_FULL = {
     "dedupe": "reuse",

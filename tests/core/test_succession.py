@@ -28,7 +28,7 @@ def again(stage, name, leader, **options):
 
 @pytest.mark.parametrize("ended_first", [False, True])
 def test_succession__one_follower_runs(ended_first):
-    """The first to come back leads; the others share its outcome, even one that is there by then."""
+    """The first to come back leads; the others share its outcome, even if it is there already."""
     stage = Stage()
     leader = abandoned(stage, "f1", "f2", "f3")
     heir = again(stage, "f2 again", leader)

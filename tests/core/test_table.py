@@ -4,9 +4,9 @@ import pytest
 
 from django_vega.core.admission import Decision
 from django_vega.core.call import IllegalStep
+from django_vega.core.entry import Effects, UnsafeWait
 from django_vega.core.errors import QueueFull, ReentrantCallError
 from django_vega.core.strategies import serialize
-from django_vega.core.table import Effects, UnsafeWait
 from tests.core.stage import Stage, check_invariants
 from tests.core.stories import DECISIONS, FOUR_CALLS, LATE_ENDS, RULES
 

@@ -7,7 +7,7 @@ import gc
 import itertools
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from tests.gates import Recorder
 
@@ -64,7 +64,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 class Witness(Recorder):
     """A recorder whose events a task of the running loop can wait for."""
 
-    def __enter__(self) -> "Witness":
+    def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         super().__enter__()

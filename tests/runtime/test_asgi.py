@@ -21,7 +21,7 @@ from django.urls import path
 
 from django_vega import Upsert, coordinated, singleflight_refresh
 from tests import threads
-from tests.gates import TIMEOUT, Recorder
+from tests.gates import Recorder
 from tests.runtime.tasks import Gate, Witness, ends, in_loop, own_scope
 from tests.writing_app.models import Quake
 
@@ -248,9 +248,9 @@ def test_short_lived_loops_share_a_flight__that_uses_its_callers_thread() -> Non
         return count_quakes()
 
     with Recorder() as seen:
-        leading = threads.start(lambda: async_to_sync(work)())
+        leading = threads.start(async_to_sync(work))
         seen.wait(1, "call:running")
-        following = threads.start(lambda: async_to_sync(work)())
+        following = threads.start(async_to_sync(work))
         seen.wait(1, "coordination:reuse")
         gate.open()
         assert (leading.result(), following.result()) == (0, 0)
@@ -333,7 +333,7 @@ async def test_a_client_that_disconnects__takes_nobody_with_it(
 async def test_the_only_client_disconnects__and_the_rows_are_written(
     middleware: tuple[str, ...], serve: Callable[..., ASGIHandler]
 ) -> None:
-    """The flight needs a thread for its rows though its request, and that one's thread, are over."""
+    """The flight needs a thread for its rows though its request, and its thread, are over."""
     refreshing = Refreshing()
     with Witness() as seen:
         gone = Request(serve(*middleware, quakes=refreshing.view), "/quakes")

@@ -131,7 +131,7 @@ async def test_a_caller_cancelled_before_its_first_step__was_never_there() -> No
 
 @in_loop
 async def test_a_caller_cancelled_before_its_flights_first_step__ends_no_flight() -> None:
-    """Before Python 3.12 the flight's task begins after its caller waits; it begins all the same."""
+    """Before Python 3.12 the flight's task begins after its caller waits; it does begin."""
     gate, runs = asyncio.Event(), []
 
     @coordinated(key="work")
@@ -291,7 +291,7 @@ async def test_a_task_group_that_fails__leaves_the_flight_alone() -> None:
         raise ValueError("sibling")
 
     with Witness() as seen:
-        with pytest.raises(ExceptionGroup):
+        with pytest.raises(ExceptionGroup):  # noqa: PT012 - the group raises at its end
             async with asyncio.TaskGroup() as group:
                 group.create_task(work())
                 await seen.sees(1, "call:running")
@@ -303,7 +303,7 @@ async def test_a_task_group_that_fails__leaves_the_flight_alone() -> None:
 
 @in_loop
 async def test_a_caller_that_left_is_not_told__but_the_loop_is_when_its_function_exits() -> None:
-    """With nobody there to see it, KeyboardInterrupt in the body reaches the loop, not followers."""
+    """With nobody there to see it, KeyboardInterrupt reaches the loop, not the followers."""
     # The loop itself would end, so it is one of its own.
     gate_opened = []
 
@@ -332,7 +332,7 @@ async def test_a_caller_that_left_is_not_told__but_the_loop_is_when_its_function
 
 
 def test_eager_flights__where_python_can() -> None:
-    """On 3.12 a flight that never suspends has ended when its caller resumes; before, a step later."""
+    """On 3.12 a flight that never suspends has ended when its caller resumes; before, later."""
     order = []
 
     @coordinated(key="work")

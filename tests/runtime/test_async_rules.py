@@ -244,7 +244,7 @@ async def test_a_cancelled_error_of_the_functions_own__cancels_the_call_for_all(
 
 @in_loop
 async def test_an_inner_timeout__is_an_error_like_any_other() -> None:
-    """`asyncio.timeout` inside the function cancels its task for a moment; that abandons nothing."""
+    """`asyncio.timeout` in the function cancels its task for a moment; that abandons nothing."""
 
     @coordinated(key="work")
     async def work() -> None:

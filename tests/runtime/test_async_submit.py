@@ -256,7 +256,7 @@ async def test_a_submitted_call_that_follows__takes_no_place(
 
 
 def test_a_handle_whose_leader_abandoned__gets_the_value_of_its_own_function() -> None:
-    """The leader's loop shuts down; nobody awaits the handle yet, and its call runs all the same."""
+    """The leader's loop shuts down; nobody awaits the handle yet, and its call runs anyway."""
     runs: list[str] = []
     leave = Gate()
 
@@ -401,7 +401,7 @@ async def test_awaiting_a_handle_times_out__and_the_flight_goes_on() -> None:
 
 @in_loop
 async def test_a_submitted_call__is_nobodys_inner_call() -> None:
-    """Submitted from inside a flight, it may follow that flight: whoever awaits it there is told."""
+    """Submitted inside a flight, it may follow that flight: whoever awaits it there is told."""
     gate = asyncio.Event()
 
     @coordinated(key="work")

@@ -12,6 +12,7 @@ from django_vega import (
     CoordinationContext,
     CoordinationProtocolError,
     ReentrantCallError,
+    WaitTimeout,
     coordinated,
     coordinator,
 )
@@ -500,3 +501,24 @@ def test_coordinator_that_can_wait__refused():
     for function in (waits, yields):
         with pytest.raises(TypeError, match="must be a plain def"):
             coordinator("waiting")(function)
+
+
+def test_follower_of_a_parked_call__whose_caller_gives_up():
+    """The parked caller's timeout is its own: its follower is asked again and joins the leader."""
+    body = Gate("value")
+    leader = start_leader(body)
+
+    @deciding("newest")
+    def newest(ctx: CoordinationContext) -> None:
+        ctx.reuse(ctx.peers()[-1])
+
+    with Recorder() as seen:
+        parked = threads.start(
+            lambda: fetch.with_options(strategy="serialize", timeout=0.2)("alaska", never)
+        )
+        seen.wait(1, "call:parked")
+        follower = threads.start(lambda: newest("alaska", never))
+        seen.wait(2, "coordination:reuse")  # first the parked call, then the one that runs
+        assert isinstance(parked.exception(), WaitTimeout)
+    body.open()
+    assert follower.result() == leader.result() == "value"

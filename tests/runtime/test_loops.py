@@ -12,7 +12,7 @@ import pytest
 import django_vega
 from django_vega import coordinated, current_call
 from django_vega.handler import handler
-from django_vega.runtime import flights
+from django_vega.runtime import outcomes
 from tests import threads
 from tests.gates import TIMEOUT, Recorder
 from tests.runtime.tasks import Gate, own_scope, run_loop
@@ -23,7 +23,7 @@ Main = Callable[[], Coroutine[Any, Any, Any]]
 @pytest.fixture
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no waiter look again by itself, so that a wake that is lost hangs the test."""
-    monkeypatch.setattr(flights, "LOOK_AGAIN", 3600.0)
+    monkeypatch.setattr(outcomes, "LOOK_AGAIN", 3600.0)
 
 
 class Stoppable:
@@ -260,7 +260,7 @@ def test_a_loop_stops_in_the_step_that_lets_its_parked_call_run__and_the_next_on
 
 
 def test_a_flight_task_cancelled_before_its_first_step__is_taken_over() -> None:
-    """A loop may end before the flight's task began (Python 3.11): nothing ran, the next one runs."""
+    """A loop may end before the flight's task began (Python 3.11): the next one runs."""
     runs: list[str] = []
     work = make_work(runs, {"lost": Gate()})
 
@@ -275,7 +275,7 @@ def test_a_flight_task_cancelled_before_its_first_step__is_taken_over() -> None:
 
 
 def test_tasks_of_a_closed_loop_are_collected_under_the_lock__without_a_deadlock() -> None:
-    """The garbage collector closes their coroutines at any moment: while this thread holds it too."""
+    """The garbage collector closes their coroutines at any moment, this thread's lock or not."""
     lock = handler.coordinator("default").flights.lock
     closed_under_the_lock: list[str] = []
 

@@ -1,0 +1,41 @@
+"""What callers get in the end, and for how long they wait before they look again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_vega.core.call import Call
+from django_vega.core.errors import CallCancelled
+from django_vega.core.outcome import replica
+
+# Every wait looks again this often, in seconds, in case what it waits for can no longer tell.
+LOOK_AGAIN = 1.0
+
+
+def wait_slice(timeout: float | None, waited: float) -> float:
+    """Return for how long to wait before looking again, in seconds."""
+    return LOOK_AGAIN if timeout is None else max(0.0, min(LOOK_AGAIN, timeout - waited))
+
+
+def outcome(call: Call, *, first_hand: bool) -> Any:
+    """Return or raise what a settled call came to.
+
+    Args:
+        call: A settled call.
+        first_hand: Whether the one who asks executed it on its own thread or loop and may see the
+            exception object itself.
+    """
+    if call.state == "success" or (call.reason == "orphaned-intent" and call.error is None):
+        return call.value
+    if call.error is not None and (call.state == "error" or call.reason == "abandoned"):
+        raise call.error if first_hand else replica(call.error)
+    raise CallCancelled(call.reason or "abort", call.shown_key) from call.error
+
+
+def follower_outcome(call: Call, leader: Call) -> Any:
+    """Return or raise the leader's outcome as a follower gets it; never an abandoned one."""
+    if leader.state == "cancelled":
+        raise CallCancelled(leader.reason or "abort", call.shown_key)
+    value = outcome(leader, first_hand=False)
+    adapt = call.site.for_follower
+    return value if adapt is None else adapt(value)
