@@ -295,6 +295,7 @@ class Coordinator:
             self.flights.admit(successor, outbox, self._stand_in)
         except Exception as error:  # noqa: BLE001 - kept for whoever asks for the result
             successor.error = error
+        successor.stands_for = call
         call.leader = successor
         if successor.state == "queued":
             self.flights.enqueue(successor, outbox)

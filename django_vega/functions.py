@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import (
@@ -30,6 +31,8 @@ from django_vega.handler import SynchronousCallError, handler
 from django_vega.invocation import Definition, Invocation
 from django_vega.options import CallOptions, checked
 from django_vega.refreshing import RefreshPlan
+
+logger = logging.getLogger("django_vega")
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -220,7 +223,7 @@ class Decorated(Generic[P]):
                 options=options,
                 is_async=self._is_async,
                 source=self._unbound,
-                display=settings.key_display,
+                display=_guarded(settings.key_display),
                 for_follower=definition.plan.for_follower,
                 epilogue=definition.plan.epilogue,
             )
@@ -357,6 +360,21 @@ class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
     async def status(self, *args: P.args, **kwargs: P.kwargs) -> RefreshStatus:
         """Return how the last refresh with this key ended; starts and joins nothing."""
         return await _plan(self).astatus(self._invocation(args, kwargs))
+
+
+def _guarded(display: Callable[[str], str]) -> Callable[[str], str]:
+    """Keep a ``KEY_DISPLAY`` that fails from the calls whose keys it was to show."""
+    if display is str:
+        return str
+
+    def shown(key: str) -> str:
+        try:
+            return str(display(key))
+        except Exception:
+            logger.exception("KEY_DISPLAY %r raised; the key is not shown", display)
+            return "(not shown)"
+
+    return shown
 
 
 def _with_overrides(plain: Any, overrides: Mapping[str, Any]) -> Any:

@@ -69,7 +69,7 @@ class Handler:
     """The coordinators of the process, one per alias, built at the first call."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         # Replaced as a whole under the lock; read without it.
         self._settings: dict[str, AliasSettings] | None = None
         self._coordinators: dict[str, tuple[tuple[object, ...], Coordinator]] = {}
@@ -146,7 +146,7 @@ class Handler:
 
     def renew_lock(self) -> None:
         """Replace the lock in a forked child: another thread may have held it in the parent."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 handler = Handler()

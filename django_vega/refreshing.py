@@ -106,7 +106,7 @@ class RefreshPlan(ValuePlan):
 
     def for_follower(self, value: Any) -> Any:
         """Return the leader's record as one of a caller that did not lead."""
-        return value.as_follower()
+        return value.as_follower() if isinstance(value, Refresh) else value
 
     def epilogue(self, call: Call) -> tuple[type[Event], dict[str, Any]] | None:
         """Name what the refresh came to; a cancelled one came to nothing."""

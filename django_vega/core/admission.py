@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from django_vega.core.call import FlightRecord, Options
+from django_vega.core.call import LEFT, FlightRecord, Options
 from django_vega.core.errors import CoordinationProtocolError
 from django_vega.core.events import COORDINATION_EVENTS, CoordinationEvent
 
 Choice: TypeAlias = Literal["proceed", "reuse", "queue", "drop"]
 
-# Ends after which the caller gets a value all the same.
-_NO_DROP: Final = frozenset({"dedupe", "orphaned-intent"})
+# Ends after which the caller gets a value all the same, or goes on by itself.
+_NO_DROP: Final = frozenset({"dedupe", "orphaned-intent"}) | LEFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,8 @@ class CoordinationContext:
     def _require_peer(self, peer: FlightRecord) -> None:
         if peer not in self._peers:
             raise CoordinationProtocolError(
-                f"{peer!r} is not one of peers(): pass a record that this context gave you"
+                f"call {getattr(peer, 'id', peer)!r} is not one of peers(): pass a record that "
+                "this context gave you"
             )
 
 

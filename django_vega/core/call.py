@@ -51,7 +51,7 @@ TRANSITIONS: Final[dict[State, dict[Step, State]]] = {
 SETTLED: Final = frozenset({"success", "error", "cancelled"})
 
 # Ends that are the own caller's, or its loop's: they are no outcome for those who followed.
-_LEFT: Final = frozenset({"abandoned", "wait-timeout", "caller-gone"})
+LEFT: Final = frozenset({"abandoned", "wait-timeout", "caller-gone"})
 
 
 class IllegalStep(RuntimeError):
@@ -153,6 +153,7 @@ class Call:
         "reason",
         "runtime",
         "site",
+        "stands_for",  # the submitted follower whose own function this call runs in the end
         "started_at",
         "state",
         "thread",  # ident of the thread that runs, or waits to run, a sync call
@@ -184,6 +185,7 @@ class Call:
         self.parent = parent
         self.predecessor = predecessor
         self.heir: Call | None = None
+        self.stands_for: Call | None = None
         self.thread = thread
         self.pool = pool
         self.permit: Callable[[], None] | None = None
@@ -222,7 +224,7 @@ class Call:
     @property
     def was_left(self) -> bool:
         """Whether whoever was to run the call went away, so that its followers are on their own."""
-        return self.reason in _LEFT
+        return self.reason in LEFT
 
     @property
     def cancel_reason(self) -> str | None:
@@ -263,8 +265,11 @@ class Call:
 
     def done(self) -> bool:
         """Whether `result` returns, or raises the outcome, without waiting."""
-        last = self.last_leader()
-        return last.settled and (last is self or not last.was_left)
+        previous, last = self, self
+        while last.leader is not None:
+            previous, last = last, last.leader
+        own = last is self or last.stands_for is previous
+        return last.settled and (own or not last.was_left)
 
     def last_leader(self) -> Call:
         """Return the call whose outcome this one gets; itself when it follows nobody."""

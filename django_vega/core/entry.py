@@ -27,11 +27,21 @@ class Entry:
 
     def peers(self) -> list[Call]:
         """Return the unsettled calls, oldest first."""
-        return sorted((*self.flights, *self.parked), key=lambda call: call.id)
+        unsettled = [call for call in (*self.flights, *self.parked) if not call.settled]
+        return sorted(unsettled, key=lambda call: call.id)
 
     def occupants(self) -> list[Call]:
         """Return the calls whose bodies a queue waits for."""
         return [*self.flights, *self.stopping]
+
+    def forget(self, call: Call) -> bool:
+        """Take a call away, wherever it is; False when it was not there."""
+        found = False
+        for calls in (self.flights, self.parked, self.stopping):
+            if call in calls:
+                calls.remove(call)
+                found = True
+        return found
 
     def is_idle(self) -> bool:
         """Whether nothing is left to remember."""

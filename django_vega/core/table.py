@@ -188,7 +188,7 @@ class Table:
         Raises:
             ReentrantCallError, DeadlockError: As in `admit`.
         """
-        heir = call.predecessor.heir if call.predecessor is not None else None
+        heir = None if call.predecessor is None else _last_abandoned(call.predecessor).heir
         if heir is None:
             return False
         if not heir.settled:
@@ -201,7 +201,7 @@ class Table:
 
     def name_heir(self, call: Call) -> None:
         """Note who took over from the abandoned call, once a follower of it was admitted."""
-        abandoned = call.predecessor
+        abandoned = None if call.predecessor is None else _last_abandoned(call.predecessor)
         leads = call.state in {"running", "queued", "parked"}
         if abandoned is not None and abandoned.heir is None and (leads or call.leader is not None):
             abandoned.heir = call.leader or call
@@ -274,12 +274,11 @@ class Table:
             call.value = value
             self._settle(call, step, reason, effects)
         call.error = error
-        call.ended = True
         call.work = None
         entry = self._entries.get(call.slot)
-        if entry is not None and call in entry.stopping:
-            entry.stopping.remove(call)
+        if entry is not None and entry.forget(call):
             self._touch(call)
+        call.ended = True  # last: who is interrupted before comes here again
         self._release(call.slot, effects)
         return effects
 
@@ -443,6 +442,13 @@ class Table:
         entry = self._entries.get(call.slot)
         if entry is not None:
             entry.version = self._version
+
+
+def _last_abandoned(call: Call) -> Call:
+    """Return the last of a line of calls of which each was to take over from the one before."""
+    while call.heir is not None and call.heir.settled and call.heir.was_left:
+        call = call.heir
+    return call
 
 
 def _queue_limit(parked: Call) -> int:

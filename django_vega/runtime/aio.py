@@ -17,7 +17,7 @@ from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, cur
 from django_vega.core.errors import WaitTimeout
 from django_vega.runtime.announcer import Outbox
 from django_vega.runtime.flights import Flights
-from django_vega.runtime.outcomes import follower_outcome, outcome, wait_slice
+from django_vega.runtime.outcomes import follower_outcome, outcome, result_outcome, wait_slice
 from django_vega.runtime.pool import LoopPool
 
 
@@ -87,6 +87,7 @@ class LoopRunner:
         while True:
             outbox: Outbox = []
             call = flights.new_call(site, key, work, self._runtime, predecessor=abandoned)
+            leads = False
             try:
                 returned = flights.admit(call, outbox, _make_waiter)
                 if call.leader is not None:
@@ -103,9 +104,13 @@ class LoopRunner:
                         # Let go by the queue, and cancelled before its caller came back.
                         flights.settle(call, "cancel", outbox)
                     return outcome(call, first_hand=True)
+                leads = True  # from here on the flight is its task's, which may not have begun
                 return await self._lead(call, outbox)
-            except GeneratorExit:
-                outbox.clear()  # a closed coroutine must not await
+            except BaseException as error:
+                if not (leads or call.ended):
+                    flights.withdraw(call, outbox, error)
+                if isinstance(error, GeneratorExit):
+                    outbox.clear()  # a closed coroutine must not await
                 raise
             finally:
                 if outbox:
@@ -141,7 +146,7 @@ class LoopRunner:
             if outbox:
                 await flights.announcer.aflush(outbox)
         last = call.last_leader()
-        return outcome(call, first_hand=False) if last is call else follower_outcome(call, last)
+        return result_outcome(call, last)
 
     def wait(self, call: Call) -> Generator[Any, None, Any]:
         """Return the iterator that ``await call`` drives."""
@@ -182,8 +187,8 @@ class LoopRunner:
         assert task is not None
         assert work is not None
         current.set(call)
-        flights.announcer.announce_running(call, outbox)
         try:
+            flights.announcer.announce_running(call, outbox)
             if call.settled:
                 # Cancelled before its first step: it starts all the same, as one that is cancelled
                 # a moment later does, and gets as far as its first await.
@@ -258,6 +263,7 @@ class LoopRunner:
                 waited = flights.clock.monotonic() - began
                 if timeout is not None and waited >= timeout:
                     raise WaitTimeout(call.shown_key, waited, flights.describe(leader))
+                self._start_ahead(leader)
                 await waiter.wait(wait_slice(timeout, waited))
                 flights.abandon_if_lost(leader, outbox)
         finally:
@@ -278,6 +284,7 @@ class LoopRunner:
                     if flights.give_up(call, outbox, "wait-timeout"):
                         raise WaitTimeout(call.shown_key, waited, holder)
                     continue
+                self._start_ahead(call)
                 await waiter.wait(wait_slice(timeout, waited))
                 flights.abandon_if_lost(call, outbox)
         except BaseException as error:

@@ -81,7 +81,8 @@ class Flights:
 
     def reset(self) -> None:
         """Start with an empty table; in a forked child the parent's flights are not ours."""
-        self.lock = threading.Lock()
+        # Reentrant: a signal handler, or a KEY_DISPLAY, may ask on the thread that holds it.
+        self.lock = threading.RLock()
         self.closed = False
         self.process = f"{platform.node()}:{os.getpid()}"
         self.announcer = Announcer(self.host, self.clock, self.process)
@@ -152,9 +153,10 @@ class Flights:
             self._refuse(call, error, outbox)
             if isinstance(error, UnsafeWait):
                 raise self.host.synchronous_call_error(
-                    f"{call.shown_key} is held by an async flight of this process, and a thread "
-                    "that waits for it may be the one that it needs. Call the function from async "
-                    'code, or set "SYNC_WAITS_FOR_ASYNC": True where threads are known to be plain'
+                    f"{call.shown_key} is held by a flight that this thread must not wait for: an "
+                    "async one of this process, which may need the thread, or one that runs below "
+                    "on it. Call the function from async code, or set "
+                    '"SYNC_WAITS_FOR_ASYNC": True where threads are known to be plain'
                 ) from None
             raise
         self.announcer.announce_move(call, effects, outbox)
@@ -400,13 +402,26 @@ class Flights:
                 call.caller.wake()
             for waiter in waiters:
                 waiter.wake()
-            self.announcer.announce_settled(call, outbox)
-        for call in effects.released:
+        try:
+            for call, _ in effects.settled:
+                self.announcer.announce_settled(call, outbox)
+        finally:
+            self._let_go(effects.released, outbox)
+
+    def _let_go(self, released: Sequence[Call], outbox: Outbox) -> None:
+        """Let parked calls run, whatever becomes of those who are told."""
+        if not released:
+            return
+        call = released[0]
+        try:
             if call.pool is not None:
                 self.announcer.announce(outbox, CallQueued, call)
+        finally:
+            if call.pool is not None:
                 self.enqueue(call, outbox)
             elif call.caller is not None and not call.caller.wake():
                 self.settle(call, "abandon", outbox, reason="abandoned")
+            self._let_go(released[1:], outbox)
 
     def enqueue(self, call: Call, outbox: Outbox) -> None:
         """Let a worker of its pool have a call; it is abandoned when the pool's loop is gone."""

@@ -39,3 +39,10 @@ def follower_outcome(call: Call, leader: Call) -> Any:
     value = outcome(leader, first_hand=False)
     adapt = call.site.for_follower
     return value if adapt is None else adapt(value)
+
+
+def result_outcome(call: Call, last: Call) -> Any:
+    """Return or raise what ``call`` came to, whose outcome is that of ``last``, maybe its own."""
+    if last is call or last.was_left or last.reason == "orphaned-intent":
+        return outcome(last, first_hand=False)
+    return follower_outcome(call, last)

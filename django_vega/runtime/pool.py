@@ -6,6 +6,7 @@ Source: the seed "concurrency-composition", section 3.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -116,8 +117,11 @@ class ThreadPool:
         return _runs_inside(self)
 
     def close(self) -> None:
-        """Let no worker survive, unless this is one."""
-        self._executor.shutdown(wait=not self.runs_here(), cancel_futures=True)
+        """Let no worker survive; join them, unless one may be waiting for this very thread."""
+        call = current.get()
+        on_a_worker = call is not None and any(outer.pool is not None for outer in call.chain())
+        on_a_loop = asyncio._get_running_loop() is not None
+        self._executor.shutdown(wait=not (on_a_worker or on_a_loop), cancel_futures=True)
 
     def _work(self, call: Call) -> None:
         with self._surround():
@@ -171,8 +175,12 @@ class LoopPool:
 
     def _start_ready(self) -> None:
         while self._ready and self._running < self.workers:
-            if self._start(self._ready.popleft()):
-                self._running += 1
+            call = self._ready.popleft()
+            try:
+                self._running += self._start(call)
+            except BaseException:
+                self.loop.call_soon(self._start_ready)
+                raise
 
 
 def _runs_inside(pool: Any) -> bool:

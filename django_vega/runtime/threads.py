@@ -11,7 +11,7 @@ from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, cur
 from django_vega.core.errors import CallCancelled, WaitTimeout
 from django_vega.runtime.announcer import Outbox
 from django_vega.runtime.flights import Flights
-from django_vega.runtime.outcomes import follower_outcome, outcome, wait_slice
+from django_vega.runtime.outcomes import follower_outcome, outcome, result_outcome, wait_slice
 from django_vega.runtime.pool import ThreadPool
 
 
@@ -151,7 +151,7 @@ class ThreadRunner:
         finally:
             flights.announcer.flush(outbox)
         last = call.last_leader()
-        return outcome(call, first_hand=False) if last is call else follower_outcome(call, last)
+        return result_outcome(call, last)
 
     def start(self, call: Call) -> None:
         """Run a queued call of the pool on this thread unless somebody else has claimed it."""
@@ -193,6 +193,10 @@ class ThreadRunner:
                 waited = flights.clock.monotonic() - began
                 if timeout is not None and waited >= timeout:
                     raise WaitTimeout(call.shown_key, waited, flights.describe(leader))
+                ahead = self._ahead(leader)
+                if ahead is not None:
+                    self.start(ahead)
+                    continue
                 waiter.wait(wait_slice(timeout, waited))
                 flights.abandon_if_lost(leader, outbox)
         finally:
@@ -216,7 +220,12 @@ class ThreadRunner:
                     if flights.give_up(call, outbox, "wait-timeout"):
                         raise WaitTimeout(call.shown_key, waited, holder)
                     continue
+                ahead = self._ahead(call)
+                if ahead is not None:
+                    self.start(ahead)
+                    continue
                 waiter.wait(wait_slice(timeout, waited))
+                flights.abandon_if_lost(call, outbox)
         finally:
             call.caller = None
             flights.leave(call, waiter)

@@ -112,25 +112,21 @@ MUTANTS = {
     ),
     "a body's late end takes the newer flight along": Mutant(
         table,
-        """        if entry is not None and call in entry.stopping:
-            entry.stopping.remove(call)
+        """        if entry is not None and entry.forget(call):
 """,
-        """        if entry is not None and call in entry.stopping:
-            entry.stopping.remove(call)
+        """        if entry is not None and entry.forget(call):
             entry.flights.clear()
 """,
         (machine, stories),
     ),
     "a body's late end forgets the key": Mutant(
         table,
-        """        call.ended = True
-        call.work = None
-        entry = self._entries.get(call.slot)
-        if""",
-        """        call.ended = True
-        call.work = None
-        entry = self._entries.pop(call.slot, None)
-        if""",
+        """        entry = self._entries.get(call.slot)
+        if entry is not None and entry.forget(call):
+""",
+        """        entry = self._entries.pop(call.slot, None)
+        if entry is not None and entry.forget(call):
+""",
         (machine, stories),
     ),
     "settle and removal are two steps: a caller joins a settled flight": Mutant(
@@ -163,11 +159,9 @@ MUTANTS = {
     ),
     "the waiters are told again at the body's late end": Mutant(
         table,
-        """        if entry is not None and call in entry.stopping:
-            entry.stopping.remove(call)
+        """        if entry is not None and entry.forget(call):
 """,
-        """        if entry is not None and call in entry.stopping:
-            entry.stopping.remove(call)
+        """        if entry is not None and entry.forget(call):
             effects.settled.append((call, ()))
 """,
         (machine, stories),
@@ -256,10 +250,11 @@ MUTANTS = {
     ),
     "a body's end gives the key no new version": Mutant(
         table,
-        """            entry.stopping.remove(call)
+        """        if entry is not None and entry.forget(call):
             self._touch(call)
 """,
-        """            entry.stopping.remove(call)
+        """        if entry is not None and entry.forget(call):
+            pass
 """,
         (machine,),
     ),

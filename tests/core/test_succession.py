@@ -54,7 +54,7 @@ def test_succession__of_the_heir():
     second = again(stage, "f2 once more", heir)
     assert (second.state, heir.heir) == ("running", second)
     late = again(stage, "f3 again", leader)
-    assert (late.leader, late.done()) == (heir, False)
+    assert (late.leader, late.done()) == (second, False)
 
 
 def test_succession__a_newcomer_is_the_heir():

@@ -89,17 +89,17 @@ def test_tasks_follow_a_flight_of_a_thread() -> None:
 def test_tasks_take_over_from_a_thread__that_abandons() -> None:
     """The first task runs its own function, the other shares that; the thread keeps its exit."""
     scope, runs = own_scope(), []
-    gate = Gate()
+    leave, end = Gate(), Gate()
 
     @coordinated(key="work", scope=scope)
     def in_thread() -> str:
-        gate.wait()
+        leave.wait()
         raise SystemExit
 
     @coordinated(key="work", scope=scope)
     async def on_loop() -> str:
         runs.append(1)
-        await asyncio.sleep(0)
+        await end.passed()
         return "async value"
 
     async def two() -> list[str]:
@@ -110,7 +110,9 @@ def test_tasks_take_over_from_a_thread__that_abandons() -> None:
         seen.wait(1, "call:running")
         following = threads.start(lambda: run_loop(two))
         seen.wait(2, "coordination:reuse")
-        gate.open()
+        leave.open()
+        seen.wait(3, "coordination:reuse")
+        end.open()
         assert following.result() == ["async value"] * 2
         assert isinstance(leading.exception(), SystemExit)
     assert runs == [1]

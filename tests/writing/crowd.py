@@ -169,3 +169,33 @@ def _member(work: Work, number: int, database: dict[str, Any], everyone: Any, re
         results.put(traceback.format_exc())
     else:
         results.put(outcomes)
+
+
+def write_until_told(work: str, database: dict[str, Any], pipe: Any) -> None:
+    """Write generation 2 of a key, and stop where `work` says until somebody sends something."""
+    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+    import django
+    from django.conf import settings
+
+    settings.DATABASES["default"] |= database
+    django.setup()
+    from django_vega.writing import rows as rows_module
+    from tests.writing.refreshing import refresh
+
+    def stop() -> None:
+        pipe.send("there")
+        assert pipe.poll(TIMEOUT)
+        pipe.recv()
+
+    write = rows_module.Batch.write
+
+    def write_and_stop(*args: Any) -> Any:
+        counts = write(*args)
+        stop()
+        return counts
+
+    if work == "stop before the commit":
+        rows_module.Batch.write = write_and_stop  # type: ignore[method-assign]
+    begin_writing = stop if work == "stop before the transaction" else bool
+    rows = [{"code": "a", "place": "late"}, {"code": "b"}]
+    pipe.send(refresh(rows, 2, begin_writing=begin_writing).outcome)
