@@ -127,9 +127,9 @@ def hammer(
         there = Shared.objects.filter(code__in=newest).values_list(
             "code", "place", "number", "generation"
         )
-        for code, *values in there:
-            expected = newest[code]
-            is_right = values == [str(expected), expected, expected]
+        values = {code: tuple(columns) for code, *columns in there}
+        for code, expected in newest.items():
+            is_right = values.get(code) == (str(expected), expected, expected)
             verdicts.append("right" if is_right else "wrong")
         # Only the kept rows are written again.
         newest = {code: g for code, g in newest.items() if code.startswith("kept")}

@@ -20,11 +20,17 @@ from tests.writing_app.models import (
     Quake,
     QuakeReport,
     Reading,
+    Shared,
     Station,
     Tag,
     Ticket,
+    TwiceShared,
     Word,
 )
+
+
+async def later():
+    """Be no function that returns a queryset."""
 
 
 def names(fields):
@@ -56,6 +62,12 @@ def slugs(*args, **options):
         ({"batch_size": "9"}, TypeError, "at least 1"),
         ({"batch_size": True}, TypeError, "at least 1"),
         ({"duplicates": "first"}, ValueError, '"last"'),
+        ({"prune": "page"}, TypeError, "pass a plain function"),
+        ({"prune": later}, TypeError, "pass a plain function"),
+        ({"prune": Quake.objects.all, "allow_empty": 1}, TypeError, "True or False"),
+        ({"allow_empty": True}, ValueError, "there is no prune"),
+        ({"skip_unchanged": 1}, TypeError, "True or False"),
+        ({"fence": "start"}, ValueError, '"started"'),
     ],
 )
 def test_construction__fault_without_the_model(options, error, message):
@@ -162,6 +174,14 @@ def test_primary_key__what_the_unique_fields_leave_open(upsert, unknown):
         ((Quake, ["code"]), {"update_fields": ["pk"]}, "primary-key-updated", "'id'"),
         ((Quake, ["code"]), {"update_fields": ["code"]}, "unique-field-updated", "'code'"),
         ((Faulty, ["id"]), {"update_fields": ["made"]}, "generated-field-updated", "'made'"),
+        ((TwiceShared, ["code"]), {}, "several-generations", "(generation, other)"),
+        ((Shared, ["code"]), {"update_fields": ["generation"]}, "generation-updated", "own"),
+        (
+            (Shared, ["code"]),
+            {"skip_unchanged": True},
+            "skip-unchanged-with-generation",
+            "'generation'",
+        ),
         (
             (Quake, ["code"]),
             {"update_fields": ["created_at"]},
@@ -190,6 +210,10 @@ def test_faults__several():
         "no-unique-constraint",
         "unknown-field",
         "unknown-field",
+    ]
+    assert slugs(Shared, ["generation"]) == [
+        "no-unique-constraint",
+        "generation-in-unique-fields",
     ]
     assert slugs(Quake, ["code"], update_fields=["id", "created_at"]) == [
         "primary-key-updated",
