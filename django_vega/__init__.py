@@ -7,6 +7,7 @@ from django_vega.core.admission import CoordinationContext
 from django_vega.core.admission import coordinator as _coordinator
 from django_vega.core.call import Call, FlightRecord, checkpoint, current_call
 from django_vega.core.errors import (
+    Busy,
     CallCancelled,
     CoordinationProtocolError,
     DeadlockError,
@@ -26,6 +27,7 @@ from django_vega.core.errors import (
 )
 from django_vega.core.events import get_event_bus, subscribe
 from django_vega.core.outcome import Refresh, RefreshStatus
+from django_vega.core.shapers import debounce, throttle
 from django_vega.core.strategies import (
     DEDUPE,
     EXHAUST,
@@ -56,6 +58,7 @@ __all__ = [
     "EXHAUST",
     "NONE",
     "RESTART",
+    "Busy",
     "Call",
     "CallCancelled",
     "CoordinationContext",
@@ -89,9 +92,11 @@ __all__ = [
     "coordinated",
     "coordinator",
     "current_call",
+    "debounce",
     "get_event_bus",
     "in_flight",
     "serialize",
     "singleflight_refresh",
     "subscribe",
+    "throttle",
 ]

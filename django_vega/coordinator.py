@@ -6,6 +6,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from django_vega.backends.base import Backend
@@ -17,6 +18,7 @@ from django_vega.runtime.announcer import Host, Outbox
 from django_vega.runtime.flights import Flights
 from django_vega.runtime.outcomes import wait_slice
 from django_vega.runtime.pool import LoopPool, ThreadPool
+from django_vega.runtime.shaping import Shaping
 from django_vega.runtime.threads import ThreadRunner, ThreadWaiter
 
 T = TypeVar("T")
@@ -87,6 +89,7 @@ class Coordinator:
         )
         self._threads = ThreadRunner(self.flights, self, self._pool)
         self._loops = LoopRunner(self.flights, self, self.workers, self.capacity)
+        self._shaping = Shaping(self.flights)
 
     def _start_on_thread(self, call: Call) -> None:
         self._threads.start(call)
@@ -100,10 +103,15 @@ class Coordinator:
 
     def call(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Any:
         """Coordinate one call of a sync function on the caller's thread."""
+        if site.options.shaper is not None:
+            return self._shaping.call(site, key, partial(self._threads.call, site, key, work))
         return self._threads.call(site, key, work)
 
     async def acall(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Any:
         """Coordinate one call of an async function."""
+        if site.options.shaper is not None:
+            run = partial(self._loops.call, site, key, work)
+            return await self._shaping.acall(site, key, run)
         return await self._loops.call(site, key, work)
 
     def submit(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Call:
@@ -197,6 +205,7 @@ class Coordinator:
                 outbox, flights="shutdown", parked="shutdown", close=True
             )
         )
+        self._shaping.wake_all()
         self._pool.close()
 
     # Steps that the ones above are made of

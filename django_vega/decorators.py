@@ -15,13 +15,14 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from django.utils import timezone, translation
 
-from django_vega.core.call import UNSET, Unset
+from django_vega.core.call import UNSET, OnLastLeave, Unset, WhileBusy
 from django_vega.core.errors import KeyTemplateError
 from django_vega.core.keys import KeyRenderer, build_key
+from django_vega.core.shapers import Shaper
 from django_vega.functions import (
     AsyncCoordinated,
     AsyncCoordinatedRefresh,
@@ -94,6 +95,9 @@ def coordinated(
     vary: Vary = (),
     ignore: Sequence[str] = (),
     timeout: float | None | Unset = UNSET,
+    while_busy: Literal["wait", "raise"] | Unset = UNSET,
+    on_last_leave: OnLastLeave | Unset = UNSET,
+    shaper: Shaper | Unset = UNSET,
     using: str = "default",
 ) -> CoordinatedDecorator:
     """Coordinate the calls of a function by key; each caller gets the function's own value.
@@ -111,6 +115,11 @@ def coordinated(
         ignore: Parameters that deliberately take no part in the key.
         timeout: Seconds that a follower or a parked caller waits; None is without limit.
             Default: 30.
+        while_busy: What a caller does that meets a flight it would have to wait for: ``"wait"``,
+            or ``"raise"`` `Busy` at once. Default: ``"wait"``.
+        on_last_leave: What becomes of an async flight whose caller and followers have all gone
+            away: ``"keep"`` lets it run to its end, ``"cancel"`` cancels it. Default: ``"keep"``.
+        shaper: Holds calls back before they are made: `debounce` or `throttle`.
         using: An alias of ``DJANGO_VEGA``.
 
     Raises:
@@ -118,7 +127,14 @@ def coordinated(
         IncompleteKeyError: A parameter takes no part in the key.
         TypeError, ValueError: An option is not allowed, or the function is a generator.
     """
-    options = _options(strategy=strategy, timeout=timeout)
+    options = _options(
+        returns_values=True,
+        strategy=strategy,
+        timeout=timeout,
+        while_busy=while_busy,
+        on_last_leave=on_last_leave,
+        shaper=shaper,
+    )
     renderer = _key_builder(key, vary, ignore)
     _check_names(scope, using)
 
@@ -148,6 +164,10 @@ def singleflight_refresh(
     vary: Vary = (),
     ignore: Sequence[str] = (),
     timeout: float | None | Unset = UNSET,
+    fresh_for: float | Unset = UNSET,
+    while_busy: WhileBusy | Unset = UNSET,
+    on_last_leave: OnLastLeave | Unset = UNSET,
+    shaper: Shaper | Unset = UNSET,
     in_atomic: InAtomic | Unset = UNSET,
     using: str = "default",
 ) -> RefreshDecorator: ...
@@ -161,6 +181,10 @@ def singleflight_refresh(
     vary: Vary = (),
     ignore: Sequence[str] = (),
     timeout: float | None | Unset = UNSET,
+    fresh_for: float | Unset = UNSET,
+    while_busy: WhileBusy | Unset = UNSET,
+    on_last_leave: OnLastLeave | Unset = UNSET,
+    shaper: Shaper | Unset = UNSET,
     in_atomic: InAtomic | Unset = UNSET,
     using: str = "default",
 ) -> WritingDecorator: ...
@@ -174,6 +198,10 @@ def singleflight_refresh(
     vary: Vary = (),
     ignore: Sequence[str] = (),
     timeout: float | None | Unset = UNSET,
+    fresh_for: float | Unset = UNSET,
+    while_busy: WhileBusy | Unset = UNSET,
+    on_last_leave: OnLastLeave | Unset = UNSET,
+    shaper: Shaper | Unset = UNSET,
     in_atomic: InAtomic | Unset = UNSET,
     using: str = "default",
 ) -> RefreshDecorator | WritingDecorator:
@@ -196,6 +224,12 @@ def singleflight_refresh(
         vary: As for `coordinated`.
         ignore: As for `coordinated`.
         timeout: As for `coordinated`.
+        fresh_for: Seconds after a success of the key in which the function is not called: its
+            callers get ``Refresh(outcome="fresh")``. Default: 0.
+        while_busy: As for `coordinated`; besides ``"skip"``: its caller gets
+            ``Refresh(outcome="skipped")``, and ``"stale"``: what ``@refresh.stale`` gives.
+        on_last_leave: As for `coordinated`.
+        shaper: As for `coordinated`.
         in_atomic: What happens inside the caller's own transaction: ``"refuse"`` raises
             `InAtomicBlockError` before the function runs, ``"solo"`` writes in that transaction,
             uncoordinated but fenced. Default: ``"refuse"``.
@@ -205,7 +239,16 @@ def singleflight_refresh(
         KeyTemplateError, IncompleteKeyError, TypeError, ValueError: As for `coordinated`.
     """
     destination = Destination.given(upsert, write)
-    options = _options(strategy=strategy, timeout=timeout, in_atomic=in_atomic)
+    options = _options(
+        returns_values=False,
+        strategy=strategy,
+        timeout=timeout,
+        fresh_for=fresh_for,
+        while_busy=while_busy,
+        on_last_leave=on_last_leave,
+        shaper=shaper,
+        in_atomic=in_atomic,
+    )
     renderer = _key_builder(key, vary, ignore)
     _check_names(scope, using)
 
@@ -220,9 +263,9 @@ def singleflight_refresh(
     return decorate
 
 
-def _options(**given: Any) -> dict[str, Any]:
+def _options(*, returns_values: bool, **given: Any) -> dict[str, Any]:
     stated = {name: value for name, value in given.items() if value is not UNSET}
-    return checked(stated, known=tuple(given))
+    return checked(stated, tuple(given), returns_values=returns_values)
 
 
 def _unwrap(function: Any) -> tuple[Callable[..., Any], Kind]:

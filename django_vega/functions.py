@@ -6,7 +6,8 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from inspect import Parameter
 from typing import (
     TYPE_CHECKING,
@@ -29,7 +30,14 @@ from django_vega.core.call import Call, CallSite, FlightRecord, Options
 from django_vega.core.outcome import Refresh, RefreshStatus
 from django_vega.handler import SynchronousCallError, handler
 from django_vega.invocation import Definition, Invocation
-from django_vega.options import CallOptions, checked
+from django_vega.options import (
+    PER_CALL,
+    PER_REFRESH_CALL,
+    CallOptions,
+    RefreshCallOptions,
+    checked,
+    misfit,
+)
 from django_vega.refreshing import RefreshPlan
 
 logger = logging.getLogger("django_vega")
@@ -38,6 +46,9 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
+T = TypeVar("T")
+D = TypeVar("D", bound="Decorated[Any]")
+F = TypeVar("F", bound=Callable[..., Any])
 
 Site: TypeAlias = tuple[Coordinator, CallSite, str]
 
@@ -129,12 +140,20 @@ class Decorated(Generic[P]):
         """Return the same function with other options for the calls made through it.
 
         Args:
-            **options: ``strategy`` and ``timeout``, as the decorator takes them.
+            **options: ``strategy``, ``timeout``, ``while_busy`` and ``on_last_leave`` as the
+                decorator takes them. ``next=True``: the caller needs a run that began after it
+                asked; it waits for the running one to end, and for the run after it, which it
+                shares with all who need the same.
 
         Raises:
             TypeError, ValueError: An option is unknown, or its value is not allowed.
         """
-        overrides = {**self._overrides, **checked(options)}
+        return self._with_options(options, PER_CALL)
+
+    def _with_options(self, options: Mapping[str, Any], known: Collection[str]) -> Self:
+        returns_values = not isinstance(self.definition.plan, RefreshPlan)
+        given = checked(options, known, returns_values=returns_values)
+        overrides = {**self._overrides, **given}
         return type(self)(self.definition, self._receiver, overrides, self._unbound)
 
     def effective_options(self, *args: P.args, **kwargs: P.kwargs) -> Options:
@@ -149,22 +168,15 @@ class Decorated(Generic[P]):
         """
         invocation = self._submission(args, kwargs)
         plan = self.definition.plan
-        if asyncio._get_running_loop() is None:
-            plan.check_submit(invocation)
-        assert invocation.key is not None
-        return invocation.coordinator.submit_nowait(
-            invocation.site, invocation.key, plan.work(invocation)
-        )
+        admit = partial(self._admit, invocation.coordinator.submit_nowait, invocation)
+        return plan.submit(invocation, admit)
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """Admit a call for the pool (sync) or the running loop (async); await room for it."""
         invocation = self._submission(args, kwargs)
         plan = self.definition.plan
-        await plan.acheck_submit(invocation)
-        assert invocation.key is not None
-        return await invocation.coordinator.asubmit(
-            invocation.site, invocation.key, plan.work(invocation)
-        )
+        admit = partial(self._admit, invocation.coordinator.asubmit, invocation)
+        return await plan.asubmit(invocation, admit)
 
     # How a call finds its coordinator
 
@@ -198,7 +210,16 @@ class Decorated(Generic[P]):
                 f"{self.definition.name}: its key is None for these arguments, so the call is not "
                 "coordinated and cannot be submitted. Call it directly"
             )
+        if invocation.site.options.shaper is not None:
+            raise ValueError(
+                f"{self.definition.name} has a shaper, which holds callers back in front of the "
+                "pool; a submission has nobody to hold back. Call it directly"
+            )
         return invocation
+
+    def _admit(self, submit: Callable[..., T], invocation: Invocation) -> T:
+        work = self.definition.plan.work(invocation)
+        return submit(invocation.site, invocation.key, work)
 
     def site(self, scope: str, namespace: str | None) -> Site:
         """Return the coordinator, the site and the key prefix of a scope and namespace."""
@@ -217,6 +238,9 @@ class Decorated(Generic[P]):
                     f"{definition.name} has timeout=None on the shared alias {definition.using!r}: "
                     "nothing else ends a wait for another process. Set seconds"
                 )
+            plan = definition.plan
+            if fault := misfit(options, plan.stale):
+                raise ImproperlyConfigured(f"{definition.name}: {fault[0]}. {fault[1]}")
             site = CallSite(
                 function=definition.name,
                 scope=scope,
@@ -224,8 +248,9 @@ class Decorated(Generic[P]):
                 is_async=self._is_async,
                 source=self._unbound,
                 display=_guarded(settings.key_display),
-                for_follower=definition.plan.for_follower,
-                epilogue=definition.plan.epilogue,
+                for_follower=plan.for_follower,
+                answer=plan.answer if isinstance(plan, RefreshPlan) else None,
+                epilogue=plan.epilogue,
             )
             known = handler.coordinator(definition.using), site, settings.key_prefix
             sites[scope, namespace] = known
@@ -267,9 +292,8 @@ class Coordinated(Decorated[P], Generic[P, R]):
         self._refuse_running_loop("await asubmit(...)")
         invocation = self._submission(args, kwargs)
         plan = self.definition.plan
-        plan.check_submit(invocation)
-        assert invocation.key is not None
-        return invocation.coordinator.submit(invocation.site, invocation.key, plan.work(invocation))
+        admit = partial(self._admit, invocation.coordinator.submit, invocation)
+        return plan.submit(invocation, admit)
 
     def _refuse_running_loop(self, way_out: str) -> None:
         if asyncio._get_running_loop() is not None:
@@ -314,6 +338,37 @@ class AsyncCoordinated(Decorated[P], Generic[P, R]):
         return await self.asubmit(*args, **kwargs)
 
 
+def _with_refresh_options(self: D, **options: Unpack[RefreshCallOptions]) -> D:
+    """Return the same refresh with other options for the calls made through it.
+
+    Args:
+        **options: As for `coordinated` functions, and ``fresh_for`` as the decorator takes it.
+            ``force=True``: a recent success is no reason not to run; a flight is still joined.
+
+    Raises:
+        TypeError, ValueError: An option is unknown, or its value is not allowed.
+    """
+    return self._with_options(options, PER_REFRESH_CALL)
+
+
+def _register_stale(decorated: Decorated[Any], function: F) -> F:
+    plan = decorated.definition.plan
+    plain = getattr(function, "__func__", function)
+    if not callable(plain) or (
+        inspect.iscoroutinefunction(plain) and not isinstance(decorated, AsyncCoordinated)
+    ):
+        raise TypeError(
+            f"{decorated.definition.name}.stale got {function!r}: pass a plain function with the "
+            "refresh's own parameters; only an async refresh may have an async one"
+        )
+    if plan.stale is not None:
+        raise ValueError(
+            f"{decorated.definition.name} has {plan.stale!r} as its .stale function already"
+        )
+    plan.stale = plain
+    return function
+
+
 class CoordinatedRefresh(Coordinated[P, Refresh], Generic[P]):
     """A sync refresh."""
 
@@ -330,6 +385,21 @@ class CoordinatedRefresh(Coordinated[P, Refresh], Generic[P]):
             self: CoordinatedRefresh[Concatenate[S, Q]], instance: S, owner: type | None = None
         ) -> CoordinatedRefresh[Q]: ...
         def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
+
+    with_options = _with_refresh_options
+
+    def stale(self, function: F) -> F:
+        """Register what a caller gets at once under ``while_busy="stale"``.
+
+        Args:
+            function: Takes the refresh's own arguments and returns what is stored. Its caller gets
+                it as ``Refresh(outcome="stale", value=...)``.
+
+        Raises:
+            TypeError: It is async, or no function.
+            ValueError: There is one already.
+        """
+        return _register_stale(self, function)
 
     def status(self, *args: P.args, **kwargs: P.kwargs) -> RefreshStatus:
         """Return how the last refresh with this key ended; starts and joins nothing."""
@@ -356,6 +426,21 @@ class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
             owner: type | None = None,
         ) -> AsyncCoordinatedRefresh[Q]: ...
         def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
+
+    with_options = _with_refresh_options
+
+    def stale(self, function: F) -> F:
+        """Register what a caller gets at once under ``while_busy="stale"``.
+
+        Args:
+            function: Takes the refresh's own arguments and returns, or awaits, what is stored. Its
+                caller gets it as ``Refresh(outcome="stale", value=...)``.
+
+        Raises:
+            TypeError: It is no function.
+            ValueError: There is one already.
+        """
+        return _register_stale(self, function)
 
     async def status(self, *args: P.args, **kwargs: P.kwargs) -> RefreshStatus:
         """Return how the last refresh with this key ended; starts and joins nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -38,6 +38,9 @@ class Invocation:
 class ValuePlan:
     """What becomes of the invocations of a function that returns a value of its own."""
 
+    #: Gives what is stored, from the function's own arguments, instead of a wait.
+    stale: Callable[..., Any] | None = None
+
     def call(self, invocation: Invocation) -> Any:
         """Coordinate a sync invocation."""
         if invocation.key is None:
@@ -56,11 +59,15 @@ class ValuePlan:
         """Return what a flight runs."""
         return lambda _: invocation.run()
 
-    def check_submit(self, invocation: Invocation) -> None:
-        """Refuse a submission that could not keep its promises."""
+    def submit(self, invocation: Invocation, admit: Callable[[], Call]) -> Call:
+        """Submit an invocation; ``admit`` hands it to the coordinator."""
+        del invocation
+        return admit()
 
-    async def acheck_submit(self, invocation: Invocation) -> None:
-        """Refuse a submission that could not keep its promises."""
+    async def asubmit(self, invocation: Invocation, admit: Callable[[], Awaitable[Call]]) -> Call:
+        """Submit an invocation; ``admit`` hands it to the coordinator."""
+        del invocation
+        return await admit()
 
     def for_follower(self, value: Any) -> Any:
         """Return the leader's value as a follower gets it."""

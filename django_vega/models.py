@@ -29,7 +29,10 @@ class RefreshState(models.Model):
     fence = models.BigIntegerField(_("fence"), default=0)
     # pass_fence: the newest generation whose rows were written. At most the fence.
     generation_written = models.BigIntegerField(_("generation written"), default=0)
-    # pass_fence and record_failure: the generation that state, times and error tell about.
+    # pass_fence: when those rows were written (as its transaction began to).
+    written_at = models.DateTimeField(_("written at"), null=True, blank=True)
+    # pass_fence and record_failure: the newest generation that has ended, which state, times and
+    # error tell about.
     generation_ended = models.BigIntegerField(_("generation ended"), default=0)
     # pass_fence: ok. record_failure: failed. Blank until one of them has been here.
     state = models.CharField(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -14,9 +16,10 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from django_vega.core.call import Call
+from django_vega.core.clock import Clock
 from django_vega.core.errors import InAtomicBlockError
 from django_vega.core.events import Event, RefreshFailed, RefreshSuperseded, RefreshWritten
-from django_vega.core.outcome import Refresh, RefreshStatus
+from django_vega.core.outcome import Refresh, RefreshOutcome, RefreshStatus
 from django_vega.invocation import Invocation, ValuePlan
 from django_vega.writing.destination import Destination
 from django_vega.writing.fence import (
@@ -26,6 +29,7 @@ from django_vega.writing.fence import (
     read_status,
     record_failure,
 )
+from django_vega.writing.freshness import note_success, seen_success, stored_success
 from django_vega.writing.refresh import identify, write_refresh
 from django_vega.writing.transactions import in_foreign_transaction
 
@@ -52,33 +56,58 @@ class RefreshPlan(ValuePlan):
     # Calling
 
     def call(self, invocation: Invocation) -> Any:
-        """Coordinate a sync refresh, unless it is alone in its caller's transaction."""
+        """Answer a sync refresh whose key is fresh, else coordinate it.
+
+        One in its caller's transaction is alone.
+        """
         identity = self._identity(invocation)
         if self._is_alone(invocation, identity):
             return _Flight(self._destination, invocation, identity).run(None)
-        return super().call(invocation)
+        freshness = Freshness(invocation, identity)
+        while (refresh := freshness.seen() or freshness.stored()) is None:
+            refresh = super().call(invocation)
+            if not freshness.is_too_old(refresh):
+                break
+        return self._answered(invocation, refresh)
 
     async def acall(self, invocation: Invocation) -> Any:
-        """Coordinate an async refresh, unless it is alone in its caller's transaction."""
+        """Answer an async refresh whose key is fresh, else coordinate it."""
         identity = self._identity(invocation)
         if await sync_to_async(self._is_alone)(invocation, identity):
             return await _Flight(self._destination, invocation, identity).arun(None)
-        return await super().acall(invocation)
+        freshness = Freshness(invocation, identity)
+        while (refresh := freshness.seen() or await freshness.astored()) is None:
+            refresh = await super().acall(invocation)
+            if not freshness.is_too_old(refresh):
+                break
+        return await self._aanswered(invocation, refresh)
 
     def work(self, invocation: Invocation) -> Callable[[Call], Any]:
         """Return what a flight runs: fetch, go over to writing, write."""
         flight = _Flight(self._destination, invocation, self._identity(invocation))
         return flight.arun if self._is_async else flight.run
 
-    def check_submit(self, invocation: Invocation) -> None:
-        """Refuse to submit from inside a transaction: another connection would write."""
+    def submit(self, invocation: Invocation, admit: Callable[[], Call]) -> Call:
+        """Submit a refresh; refused in a transaction, as another connection would write."""
+        if asyncio._get_running_loop() is None:
+            self._refuse_transaction(invocation)
+        call = admit()
+        if call.reason == "busy":
+            call.value = self._answered(invocation, call.value)
+        return call
+
+    async def asubmit(self, invocation: Invocation, admit: Callable[[], Awaitable[Call]]) -> Call:
+        """Submit a refresh; refused in a transaction, as another connection would write."""
+        await sync_to_async(self._refuse_transaction)(invocation)
+        call = await admit()
+        if call.reason == "busy":
+            call.value = await self._aanswered(invocation, call.value)
+        return call
+
+    def _refuse_transaction(self, invocation: Invocation) -> None:
         identity = self._identity(invocation)
         if in_foreign_transaction(identity.alias):
             raise InAtomicBlockError(identity.display_key, identity.alias)
-
-    async def acheck_submit(self, invocation: Invocation) -> None:
-        """Refuse to submit from inside a transaction."""
-        await sync_to_async(self.check_submit)(invocation)
 
     def _is_alone(self, invocation: Invocation, identity: KeyIdentity) -> bool:
         """Whether the call is not coordinated: it has no key, or is solo in a transaction.
@@ -102,6 +131,34 @@ class RefreshPlan(ValuePlan):
             display_key=invocation.site.display(key),
         )
 
+    # Answering callers that met a flight
+
+    def answer(self, key: str, outcome: RefreshOutcome) -> Refresh:
+        """Return what a caller gets that met a flight, or that a shaper swallowed."""
+        return Refresh(key, outcome, led=False)
+
+    def _answered(self, invocation: Invocation, refresh: Any) -> Any:
+        """Add to a stale answer what is stored."""
+        if not _is_stale(refresh):
+            return refresh
+        if inspect.iscoroutinefunction(self.stale):
+            raise TypeError(
+                f"{invocation.site.function} is in flight, and its .stale function is async, which "
+                "sync code cannot await: use asubmit, or make it a plain def"
+            )
+        return replace(refresh, value=self._read_stale(invocation))
+
+    async def _aanswered(self, invocation: Invocation, refresh: Any) -> Any:
+        if not _is_stale(refresh):
+            return refresh
+        if inspect.iscoroutinefunction(self.stale):
+            return replace(refresh, value=await self._read_stale(invocation))
+        return replace(refresh, value=await sync_to_async(self._read_stale)(invocation))
+
+    def _read_stale(self, invocation: Invocation) -> Any:
+        assert self.stale is not None
+        return self.stale(*invocation.run.args, **invocation.run.keywords)
+
     # Telling
 
     def for_follower(self, value: Any) -> Any:
@@ -117,6 +174,8 @@ class RefreshPlan(ValuePlan):
         if call.state != "success":
             return None
         refresh: Refresh = call.value
+        if refresh.outcome == "fresh":
+            return None
         if refresh.outcome == "superseded":
             return RefreshSuperseded, {"generation": refresh.generation}
         return RefreshWritten, {
@@ -150,6 +209,52 @@ class RefreshPlan(ValuePlan):
         return await sync_to_async(self.status)(invocation)
 
 
+class Freshness:
+    """Whether the last success of an invocation's key is recent enough for it not to run."""
+
+    def __init__(self, invocation: Invocation, identity: KeyIdentity) -> None:
+        options = invocation.site.options
+        self._identity = identity
+        self._clock = invocation.coordinator.flights.clock
+        self._must_run = options.force or options.next
+        self._fresh_for = options.fresh_for
+        #: Whether a recent success is an answer.
+        self.matters = options.fresh_for > 0 and not self._must_run
+
+    def seen(self) -> Refresh | None:
+        """Answer from a success that this process saw."""
+        return self._answer(seen_success) if self.matters else None
+
+    def stored(self) -> Refresh | None:
+        """Answer from the success that is stored."""
+        return self._answer(stored_success) if self.matters else None
+
+    async def astored(self) -> Refresh | None:
+        """Answer from the success that is stored."""
+        return await sync_to_async(self.stored)() if self.matters else None
+
+    def note(self, refresh: Refresh) -> None:
+        """Remember a success."""
+        if self._fresh_for and refresh.outcome == "written":
+            assert refresh.generation is not None
+            note_success(self._identity, refresh.generation, self._clock)
+
+    def is_too_old(self, refresh: Any) -> bool:
+        """Whether the flight was led by somebody who was content with less and did not run."""
+        is_fresh = isinstance(refresh, Refresh) and refresh.outcome == "fresh"
+        return self._must_run and is_fresh
+
+    def _answer(self, find: Callable[[KeyIdentity, float, Clock], int | None]) -> Refresh | None:
+        generation = find(self._identity, self._fresh_for, self._clock)
+        if generation is None:
+            return None
+        return Refresh(self._identity.key, "fresh", generation, led=False)
+
+
+def _is_stale(refresh: Any) -> bool:
+    return isinstance(refresh, Refresh) and refresh.outcome == "stale"
+
+
 class _Flight:
     """One refresh from its start to its rows; without a call it is not coordinated."""
 
@@ -159,6 +264,7 @@ class _Flight:
         self._destination = destination
         self._invocation = invocation
         self._identity = identity
+        self._freshness = Freshness(invocation, identity)
         self._generation: int
         self._started_at: datetime
         self._began: float
@@ -166,6 +272,9 @@ class _Flight:
     def run(self, call: Call | None) -> Refresh:
         self._start(call)
         try:
+            # A refresh may have ended between the first look and the admission.
+            if call and (fresh := self._freshness.seen() or self._freshness.stored()):
+                return fresh
             self._void_older()
             return self._write(self._invocation.run(), call)
         except Exception as error:
@@ -175,6 +284,8 @@ class _Flight:
     async def arun(self, call: Call | None) -> Refresh:
         self._start(call)
         try:
+            if call and (fresh := self._freshness.seen() or await self._stored(call)):
+                return fresh
             if self._moves_fence:
                 await _in_thread(self._void_older, call)
             rows = await _fetched(self._invocation.run())
@@ -182,6 +293,11 @@ class _Flight:
         except Exception as error:
             await _in_thread(partial(self._note, error, call), call)
             raise
+
+    async def _stored(self, call: Call) -> Refresh | None:
+        if not self._freshness.matters:
+            return None
+        return await _in_thread(self._freshness.stored, call)
 
     def _start(self, call: Call | None) -> None:
         if call is None:
@@ -204,7 +320,7 @@ class _Flight:
 
     def _write(self, rows: object, call: Call | None) -> Refresh:
         begin_writing = self._invocation.coordinator.begin_writing
-        return write_refresh(
+        refresh = write_refresh(
             self._destination,
             rows,
             identity=self._identity,
@@ -215,6 +331,8 @@ class _Flight:
             arguments=_bound(self._invocation) if self._prunes else None,
             fenced=self._invocation.key is not None,
         )
+        self._freshness.note(refresh)
+        return refresh
 
     @property
     def _prunes(self) -> bool:

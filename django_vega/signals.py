@@ -15,12 +15,14 @@ call_parked = Signal()
 call_queued = Signal()
 call_running = Signal()
 call_settled = Signal()
+call_skipped = Signal()
 coordination_reuse = Signal()
 coordination_restart = Signal()
 coordination_queued = Signal()
 coordination_dropped = Signal()
 coordination_orphaned_intent = Signal()
 coordination_solo = Signal()
+shaper_swallowed = Signal()
 refresh_written = Signal()
 refresh_superseded = Signal()
 refresh_failed = Signal()
@@ -31,12 +33,14 @@ BY_EVENT_TYPE: Final[dict[str, Signal]] = {
     "call:queued": call_queued,
     "call:running": call_running,
     "call:settled": call_settled,
+    "call:skipped": call_skipped,
     "coordination:reuse": coordination_reuse,
     "coordination:restart": coordination_restart,
     "coordination:queued": coordination_queued,
     "coordination:dropped": coordination_dropped,
     "coordination:orphaned-intent": coordination_orphaned_intent,
     "coordination:solo": coordination_solo,
+    "shaper:swallowed": shaper_swallowed,
     "refresh:written": refresh_written,
     "refresh:superseded": refresh_superseded,
     "refresh:failed": refresh_failed,

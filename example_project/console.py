@@ -4,18 +4,6 @@ from typing import TextIO
 
 from example_project.scenarios.result import Result
 
-# Field of a row, and its heading on two lines.
-COLUMNS = {
-    "upstream_calls": ("upstream", "calls"),
-    "served": ("", "served"),
-    "joined": ("", "joined"),
-    "cancelled": ("", "cancelled"),
-    "p95_wait_ms": ("p95 wait", "ms"),
-    "rows_written": ("rows", "written"),
-    "stale_overwrites": ("stale", "overwrites"),
-    "rows_lost": ("rows", "lost"),
-}
-
 
 class Console:
     """Prints lines to one stream.
@@ -41,10 +29,11 @@ class Console:
 
     def show(self, result: Result) -> None:
         """Print a scenario's table and whether its promise held."""
-        upper, lower = zip(*COLUMNS.values(), strict=True)
+        headings = result.rows[0].HEADINGS
+        upper, lower = zip(*headings.values(), strict=True)
         lines = [["", *upper], ["", *lower]]
         lines += [
-            [row.variant, *(f"{getattr(row, name)}" for name in COLUMNS)] for row in result.rows
+            [row.variant, *(f"{getattr(row, name)}" for name in headings)] for row in result.rows
         ]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for variant, *cells in lines:

@@ -951,9 +951,9 @@ def test_decoration__required_options(missing: str) -> None:
         coordinated()
 
 
-@pytest.mark.parametrize("option", ["in_atomic", "upsert", "fresh_for", "on_last_leave"])
+@pytest.mark.parametrize("option", ["in_atomic", "upsert", "fresh_for", "force"])
 def test_decoration__options_that_do_not_exist(option: str) -> None:
-    """An option of refreshes alone, or of a later version, is no option."""
+    """An option of refreshes alone, or of single calls, is no option."""
     with pytest.raises(TypeError, match=option):
         coordinated(key="k", **{option: "refuse"})
 

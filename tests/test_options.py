@@ -243,7 +243,13 @@ def test_override_settings__many_threads() -> None:
     ("given", "error", "message"),
     [
         ({"strategi": "none"}, TypeError, "unknown option 'strategi'. Did you mean 'strategy'"),
-        ({"force": True}, TypeError, "unknown option 'force'. Use one of strategy, timeout"),
+        ({"force": True}, TypeError, "unknown option 'force'. Use one of next, on_last_leave, str"),
+        ({"fresh_for": 5}, TypeError, "unknown option 'fresh_for'"),
+        ({"shaper": None}, TypeError, "unknown option 'shaper'"),
+        ({"while_busy": "skip"}, ValueError, "while_busy='skip': use 'wait' or 'raise'"),
+        ({"while_busy": "stale"}, ValueError, "while_busy='stale': use 'wait' or 'raise'"),
+        ({"next": 1}, ValueError, "next=1: use True or False"),
+        ({"on_last_leave": None}, ValueError, "on_last_leave=None: use 'keep' or 'cancel'"),
         ({"in_atomic": "solo"}, TypeError, "unknown option 'in_atomic'"),
         ({"strategy": "serialise"}, ValueError, "did you mean 'serialize'"),
         ({"strategy": first_come.function}, TypeError, "made with @coordinator"),
@@ -278,12 +284,14 @@ def test_with_options__nothing() -> None:
 )
 def test_checked__strategies(strategy: Any, expected: Any) -> None:
     """Names stand for points of the algebra; strategies and coordinators for themselves."""
-    assert checked({"strategy": strategy}) == {"strategy": expected}
+    given = {"strategy": strategy}
+    assert checked(given, ["strategy"], returns_values=True) == {"strategy": expected}
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 0.5, 30, 1e9])
 def test_checked__timeouts(timeout: float | None) -> None:
     """Seconds of at least zero, or None for no limit; the mapping given is left alone."""
     given = {"timeout": timeout}
-    assert checked(given) == given
-    assert checked(given) is not given
+    found = checked(given, ["timeout"], returns_values=True)
+    assert found == given
+    assert found is not given

@@ -65,16 +65,16 @@ NAMES = {
     "CoordinationProtocolError",
     "OrphanedIntentError",
     "SynchronousCallError",
-}
-LATER = {
+    "Busy",
     "debounce",
     "throttle",
+}
+LATER = {
     "watch",
     "fan_out",
     "afan_out",
     "Outcome",
     "Budget",
-    "Busy",
     "RemoteCallError",
     "LeaseLost",
 }
@@ -195,6 +195,7 @@ except ImproperlyConfigured as error:
 ERRORS = {
     errors.CallCancelled: ("abort", "quakes:alaska"),
     errors.QueueFull: ("quakes:alaska", 3, "call 1, running"),
+    errors.Busy: ("quakes:alaska", "call 1, running", 7.2, 7.2),
     errors.NotAdmitted: ("quakes:alaska", 4, 100),
     errors.WaitTimeout: ("quakes:alaska", 5.0, "call 1 on web:1, running for 7.2 s"),
     errors.ReentrantCallError: (("a:1", "b:2", "a:1"),),

@@ -10,6 +10,7 @@ from django.core.checks import CheckMessage
 
 from django_vega import conf
 from django_vega.decorators import known_functions, share_keys_by_accident
+from django_vega.options import misfit
 
 
 def check_functions(**_: Any) -> list[CheckMessage]:
@@ -33,7 +34,12 @@ def check_functions(**_: Any) -> list[CheckMessage]:
             )
             continue
         given = {"call": {}, "decorator": definition.options}
-        if alias.effective(definition.key.namespace, given).timeout is not None:
+        options = alias.effective(definition.key.namespace, given)
+        if fault := misfit(options, definition.plan.stale):
+            found.append(
+                checks.Error(f"{definition.name}: {fault[0]}", hint=fault[1], id="django_vega.E004")
+            )
+        if options.timeout is not None:
             continue
         if alias.backend.is_shared:
             found.append(

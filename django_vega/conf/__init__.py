@@ -10,9 +10,18 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_vega.conf.aliases import AliasSettings, Policy
 from django_vega.conf.reader import AliasReader
-from django_vega.conf.values import Fault, hint, timeout_fault
+from django_vega.conf.values import Fault, hint, seconds_fault, timeout_fault
 
-__all__ = ["AliasSettings", "Fault", "Policy", "examine", "hint", "read", "timeout_fault"]
+__all__ = [
+    "AliasSettings",
+    "Fault",
+    "Policy",
+    "examine",
+    "hint",
+    "read",
+    "seconds_fault",
+    "timeout_fault",
+]
 
 DEFAULT_ALIAS: Final = "default"
 

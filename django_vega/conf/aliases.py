@@ -75,6 +75,12 @@ class AliasSettings:
                 "strategy": self.strategy,
                 "timeout": self.timeout,
                 "in_atomic": "refuse",
+                "fresh_for": 0.0,
+                "while_busy": "wait",
+                "on_last_leave": "keep",
+                "shaper": None,
+                "force": False,
+                "next": False,
             },
         }
         origin = {
@@ -85,10 +91,8 @@ class AliasSettings:
         strategy = values["strategy"]
         capacity = strategy.capacity if isinstance(strategy, Strategy) else FROM_ALIAS
         return Options(
-            strategy=strategy,
-            timeout=values["timeout"],
+            **values,
             capacity=self.capacity if capacity is FROM_ALIAS else cast("int | None", capacity),
-            in_atomic=values["in_atomic"],
             origin=origin,
         )
 

@@ -49,12 +49,17 @@ def hint(name: object, known: Collection[str]) -> str:
 
 def timeout_fault(value: object) -> str | None:
     """Return what is wrong with a timeout; None when nothing is."""
-    if value is None:
+    if value is None or seconds_fault("timeout", value) is None:
         return None
+    return f"timeout={value!r}: pass seconds of at least 0, or None for no limit"
+
+
+def seconds_fault(name: str, value: object) -> str | None:
+    """Return what is wrong with a number of seconds; None when nothing is."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and 0 <= cast("float", value) < float("inf"):
         return None
-    return f"timeout={value!r}: pass seconds of at least 0, or None for no limit"
+    return f"{name}={value!r}: pass seconds of at least 0"
 
 
 def read_timeout(where: str, value: Any) -> float | None:

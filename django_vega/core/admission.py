@@ -14,7 +14,7 @@ from django_vega.core.events import COORDINATION_EVENTS, CoordinationEvent
 Choice: TypeAlias = Literal["proceed", "reuse", "queue", "drop"]
 
 # Ends after which the caller gets a value all the same, or goes on by itself.
-_NO_DROP: Final = frozenset({"dedupe", "orphaned-intent"}) | LEFT
+_NO_DROP: Final = frozenset({"busy", "dedupe", "orphaned-intent"}) | LEFT
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,15 @@ from django_vega.core.errors import CallCancelled
 if TYPE_CHECKING:
     from django_vega.core.admission import CoordinatorFunction
     from django_vega.core.events import Event
+    from django_vega.core.outcome import RefreshOutcome
+    from django_vega.core.shapers import Shaper
     from django_vega.core.strategies import Strategy
 
 State: TypeAlias = Literal[
     "idle", "parked", "queued", "running", "writing", "success", "error", "cancelled"
 ]
+WhileBusy: TypeAlias = Literal["wait", "raise", "skip", "stale"]
+OnLastLeave: TypeAlias = Literal["keep", "cancel"]
 Step: TypeAlias = Literal[
     "park", "queue", "run", "write", "succeed", "fail", "drop", "cancel", "abandon"
 ]
@@ -89,6 +93,14 @@ class Options:
         timeout: Seconds that a follower or a parked caller waits; None is without limit.
         capacity: Parked calls per key when the strategy queues; None is unbounded.
         in_atomic: What a refresh does inside its caller's transaction.
+        fresh_for: Seconds after a success in which a refresh is not run again.
+        while_busy: What a caller does that meets a flight: ``wait``, ``raise``, ``skip`` or
+            ``stale``.
+        on_last_leave: What becomes of a flight that nobody waits for any more: ``keep``,
+            ``cancel``.
+        shaper: Stands in front of the strategy, or None.
+        force: Whether a recent success is no reason not to run.
+        next: Whether the caller needs a run that began after it asked.
         origin: Option name to where its value came from: ``call``, ``policy``, ``decorator``,
             ``alias`` or ``built-in``.
     """
@@ -97,6 +109,12 @@ class Options:
     timeout: float | None = 30.0
     capacity: int | None = 100
     in_atomic: str = "refuse"
+    fresh_for: float = 0.0
+    while_busy: WhileBusy = "wait"
+    on_last_leave: OnLastLeave = "keep"
+    shaper: Shaper | None = None
+    force: bool = False
+    next: bool = False
     origin: dict[str, str] = field(default_factory=dict, compare=False)
 
 
@@ -112,6 +130,8 @@ class CallSite:
         source: The decorated object; signals are sent for it.
         display: Turns a key into the text that people may see.
         for_follower: Turns the leader's value into a follower's; None passes it on as it is.
+        answer: Gives what a caller gets whose call was ``skipped`` or answered ``stale``, by its
+            key; None where such callers get an error.
         epilogue: Names the event class and data that follow the settled event of a call that ran.
     """
 
@@ -122,6 +142,7 @@ class CallSite:
     source: Any = None
     display: Callable[[str], str] = str
     for_follower: Callable[[Any], Any] | None = None
+    answer: Callable[[str, RefreshOutcome], Any] | None = None
     epilogue: Callable[[Call], tuple[type[Event], dict[str, Any]] | None] | None = None
 
 

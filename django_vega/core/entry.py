@@ -54,7 +54,8 @@ class Effects:
     Attributes:
         settled: Calls that this step settled, each with the waiters it had.
         released: Parked calls that this step allowed to run.
-        move: How the call was admitted: the built-in reducer's word, or ``solo``; else None.
+        move: How the call was admitted: the built-in reducer's word, ``solo`` or ``busy``; else
+            None.
     """
 
     __slots__ = ("move", "released", "settled")

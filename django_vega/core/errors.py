@@ -114,6 +114,27 @@ class QueueFull(VegaError):
         )
 
 
+class Busy(VegaError):
+    """The key is in flight, and ``while_busy="raise"``.
+
+    Raised at once; nothing was waited for and nothing ran. ``retry_after`` is a guess in seconds,
+    for a Retry-After header: as long as the flight has taken so far, at least 1.
+    """
+
+    def __init__(self, key: str, owner: str, age: float, retry_after: float) -> None:
+        super().__init__(key, owner, age, retry_after)
+        self.key = key
+        self.owner = owner
+        self.age = age
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key} is in flight ({self.owner}); this call did not wait. Call again in about "
+            f'{self.retry_after:.0f} s, or use while_busy="wait"'
+        )
+
+
 class NotAdmitted(VegaError):
     """``submit_nowait`` found the pool full; the function was not called.
 
@@ -203,6 +224,25 @@ class LeaderError(VegaError):
 
     def __str__(self) -> str:
         return f"the leader of this call failed with {self.type_name}: {self.message}"
+
+
+class RemoteCallError(LeaderError):
+    """The leader ran in another process and failed there; here is what it said.
+
+    The exception itself stays in that process, with its traceback in its log: nothing that another
+    process wrote is unpickled for an error. The function was not called again.
+    """
+
+    def __init__(self, type_name: str, message: str, process: str) -> None:
+        super().__init__(type_name, message)
+        self.args = (type_name, message, process)
+        self.process = process
+
+    def __str__(self) -> str:
+        return (
+            f"the leader of this call, {self.process}, failed with {self.type_name}: "
+            f"{self.message}. Its log has the traceback"
+        )
 
 
 class CoordinationProtocolError(VegaError):

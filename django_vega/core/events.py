@@ -83,6 +83,33 @@ class CallSettled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallSkipped(Event):
+    """The call met a flight, and its ``while_busy`` is not to wait.
+
+    Attributes:
+        answer: What its caller gets instead: ``raise``, ``skip`` or ``stale``.
+    """
+
+    type: ClassVar[str] = "call:skipped"
+
+    answer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShaperSwallowed(Event):
+    """A shaper kept an invocation from becoming a call, so ``call_id`` is 0.
+
+    Attributes:
+        shaper: ``debounce``: it shares the outcome of the run that fires. ``throttle``: it is
+            skipped.
+    """
+
+    type: ClassVar[str] = "shaper:swallowed"
+
+    shaper: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinationReuse(Event):
     """The call shares a peer's outcome.
 
@@ -205,7 +232,9 @@ EVENT_TYPES: Final[dict[str, type[Event]]] = {
         CallQueued,
         CallRunning,
         CallSettled,
+        CallSkipped,
         *COORDINATION_EVENTS,
+        ShaperSwallowed,
         RefreshWritten,
         RefreshSuperseded,
         RefreshFailed,

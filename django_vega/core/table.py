@@ -119,7 +119,9 @@ class Table:
             capacity=call.site.options.capacity,
         )
         effects.move = move
-        if move == "proceed":
+        if move in _WAITS and not _would_wait(call):
+            self._turn_away(call, effects)
+        elif move == "proceed":
             self._start(call)
         elif move == "reuse":
             self._reuse(call, entry.peers(), chain, effects)
@@ -158,7 +160,9 @@ class Table:
         peers = [] if entry is None else entry.peers()
         doomed = [peer for peer in peers if peer.id in decision.cancel_ids]
         self._refuse_own(call, doomed, chain)
-        if decision.choice == "proceed":
+        if entry is not None and decision.choice in _WAITS and not _would_wait(call):
+            self._turn_away(call, effects)
+        elif decision.choice == "proceed":
             self._start(call)
         elif decision.choice == "reuse":
             self._reuse(call, [p for p in peers if p.id == decision.peer_id], chain, effects)
@@ -326,9 +330,19 @@ class Table:
         entry.flights.append(call)
         self._touch(call)
 
+    def _turn_away(self, call: Call, effects: Effects) -> None:
+        """End a call that would have to wait and is not to; `Effects.move` says ``busy``."""
+        effects.move = "busy"
+        self.refuse(call, "drop", reason="busy")
+
     def _reuse(
         self, call: Call, peers: Sequence[Call], chain: Sequence[Call], effects: Effects
     ) -> None:
+        if call.site.options.next:
+            peers = [peer for peer in peers if peer.state in _NOT_BEGUN]
+            if not peers and self._parks_safely(call, chain):
+                effects.move = "queue"
+                return
         for peer in peers:
             if peer in chain or self._may_wait(call, peer):
                 if chain:
@@ -365,6 +379,14 @@ class Table:
             call.state = "idle"
             raise
         self._touch(call)
+
+    def _parks_safely(self, call: Call, chain: Sequence[Call]) -> bool:
+        """Park a call behind the flights of its key, unless its thread must not wait for them."""
+        try:
+            self._park(call, self._entries[call.slot], chain, full=False)
+        except UnsafeWait:
+            return False
+        return True
 
     def _may_wait(self, call: Call, peer: Call) -> bool:
         """Whether the call's thread may block until the peer settles.
@@ -451,6 +473,11 @@ def _last_abandoned(call: Call) -> Call:
     return call
 
 
+def _would_wait(call: Call) -> bool:
+    """Whether the caller waits for a flight that it meets; one that needs the next run does."""
+    return call.site.options.while_busy == "wait" or call.site.options.next
+
+
 def _queue_limit(parked: Call) -> int:
     """Return how many bodies a parked call suffers beside it, itself included."""
     strategy = parked.site.options.strategy
@@ -460,4 +487,6 @@ def _queue_limit(parked: Call) -> int:
     return strategy.limit
 
 
+_WAITS: Final = frozenset({"reuse", "queue", "full"})
+_NOT_BEGUN: Final = frozenset({"parked", "queued"})
 _CANCELLABLE: Final = frozenset({"parked", "queued", "running"})

@@ -29,6 +29,10 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(default=0, verbose_name="generation written"),
                 ),
                 (
+                    "written_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="written at"),
+                ),
+                (
                     "generation_ended",
                     models.BigIntegerField(default=0, verbose_name="generation ended"),
                 ),

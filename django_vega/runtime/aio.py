@@ -142,6 +142,7 @@ class LoopRunner:
                     flights.abandon_if_lost(last, outbox)
                 finally:
                     flights.leave(last, waiter)
+                    flights.cancel_unwanted(last, outbox)
         finally:
             if outbox:
                 await flights.announcer.aflush(outbox)
@@ -175,6 +176,7 @@ class LoopRunner:
                     await waiter.wait()
             except BaseException:
                 call.caller_gone = True
+                self._flights.cancel_unwanted(call, outbox)
                 raise
             finally:
                 call.caller = None
@@ -268,6 +270,7 @@ class LoopRunner:
                 flights.abandon_if_lost(leader, outbox)
         finally:
             flights.leave(leader, waiter)
+            flights.cancel_unwanted(leader, outbox)
         return not leader.was_left
 
     async def _wait_for_turn(self, call: Call, began: float, outbox: Outbox) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
-from django_vega.core.call import Call
+from django_vega.core.call import Call, CallSite
 from django_vega.core.clock import Clock
 from django_vega.core.entry import Effects
 from django_vega.core.events import (
@@ -13,6 +13,7 @@ from django_vega.core.events import (
     CallQueued,
     CallRunning,
     CallSettled,
+    CallSkipped,
     CoordinationDropped,
     CoordinationEvent,
     CoordinationQueued,
@@ -20,6 +21,7 @@ from django_vega.core.events import (
     CoordinationReuse,
     CoordinationSolo,
     Event,
+    ShaperSwallowed,
     get_event_bus,
 )
 
@@ -63,21 +65,38 @@ class Announcer:
 
     def announce(self, outbox: Outbox, kind: type[Event], call: Call, **data: Any) -> None:
         """Publish an event on the bus and leave it in the outbox for the host."""
+        self._announce(outbox, kind, call.site, key=call.key, call_id=call.id, data=data)
+
+    def announce_swallowed(self, outbox: Outbox, site: CallSite, key: str, shaper: str) -> None:
+        """Say that a shaper kept an invocation from becoming a call."""
+        data = {"shaper": shaper}
+        self._announce(outbox, ShaperSwallowed, site, key=key, call_id=0, data=data)
+
+    def _announce(
+        self,
+        outbox: Outbox,
+        kind: type[Event],
+        site: CallSite,
+        *,
+        key: str,
+        call_id: int,
+        data: dict[str, Any],
+    ) -> None:
         for_host = self._host.wants(kind.type)
         if not for_host and not self._bus.wants(kind.type):
             return
         event = kind(
-            key=call.shown_key,
-            call_id=call.id,
-            coordinator=call.site.options.strategy.name,
-            function=call.site.function,
+            key=site.display(key),
+            call_id=call_id,
+            coordinator=site.options.strategy.name,
+            function=site.function,
             at=self._clock.time(),
             process=self._process,
             **data,
         )
         self._bus.publish(event)
         if for_host:
-            outbox.append((event, call.site.source))
+            outbox.append((event, site.source))
 
     def announce_draft(self, outbox: Outbox, call: Call, draft: CoordinationEvent) -> None:
         """Publish what a coordinator emitted, with the call's own data filled in."""
@@ -113,6 +132,10 @@ class Announcer:
             self.announce(outbox, CoordinationQueued, call)
         elif effects.move == "drop":
             self.announce(outbox, CoordinationDropped, call)
+            self.announce_settled(call, outbox)
+        elif effects.move == "busy":
+            answer = call.site.options.while_busy
+            self.announce(outbox, CallSkipped, call, answer=answer)
             self.announce_settled(call, outbox)
         elif effects.move == "solo":
             self.announce(outbox, CoordinationSolo, call)

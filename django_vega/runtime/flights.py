@@ -26,6 +26,7 @@ from django_vega.core.call import (
 from django_vega.core.clock import Clock
 from django_vega.core.entry import Effects, UnsafeWait
 from django_vega.core.errors import (
+    Busy,
     CallCancelled,
     CoordinationProtocolError,
     OrphanedIntentError,
@@ -149,6 +150,7 @@ class Flights:
                 self._refuse_closed(call)
                 effects = self.table.admit(call, chain)
                 self._hook(call, chain, make_waiter)
+                self._answer_busy(call)
         except BaseException as error:
             self._refuse(call, error, outbox)
             if isinstance(error, UnsafeWait):
@@ -203,6 +205,7 @@ class Flights:
                 effects = self.table.apply(call, decision, version, chain)
                 if effects is not None:
                     self._hook(call, chain, make_waiter)
+                    self._answer_busy(call)
             if effects is not None:
                 self.announcer.announce_move(call, effects, outbox)
                 for event in decision.events:
@@ -247,6 +250,18 @@ class Flights:
             waiter = call.caller = make_waiter(call, chain)
             if waiter is not None and waiter.chain:
                 self.table.waits.begin(waiter.chain, call)
+
+    def _answer_busy(self, call: Call) -> None:
+        """Give a call that was turned away its answer, or say who is in its way."""
+        if call.reason != "busy":
+            return
+        answer, while_busy = call.site.answer, call.site.options.while_busy
+        if answer is not None and while_busy != "raise":
+            call.value = answer(call.key, "skipped" if while_busy == "skip" else "stale")
+            return
+        holder = next(self.table.calls(call.slot))
+        age = self.clock.monotonic() - (holder.started_at or holder.created_at)
+        call.error = Busy(call.shown_key, self.describe(holder), age, max(1.0, age))
 
     def _refuse_closed(self, call: Call) -> None:
         if self.closed:
@@ -360,6 +375,15 @@ class Flights:
             self.table.leave(target, waiter)
             if waiter.chain:
                 self.table.waits.end(waiter.chain, target)
+
+    def cancel_unwanted(self, call: Call, outbox: Outbox) -> None:
+        """Cancel a flight that its own caller and all followers have left, where that is asked."""
+        if call.site.options.on_last_leave != "cancel" or not call.caller_gone:
+            return
+        with self.lock:
+            effects = None if call.waiters else self.table.cancel(call, "caller-gone")
+        if effects is not None:
+            self.perform(effects, outbox)
 
     def join(self, target: Call, waiter: Waiter) -> bool:
         """Let a waiter be told when ``target`` settles; False when it has.

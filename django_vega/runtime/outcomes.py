@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django_vega.core.call import Call
 from django_vega.core.errors import CallCancelled
 from django_vega.core.outcome import replica
+
+# Ended without a run, and its caller gets a value all the same.
+_ANSWERED: Final = frozenset({"orphaned-intent", "busy"})
 
 # Every wait looks again this often, in seconds, in case what it waits for can no longer tell.
 LOOK_AGAIN = 1.0
@@ -25,9 +28,9 @@ def outcome(call: Call, *, first_hand: bool) -> Any:
         first_hand: Whether the one who asks executed it on its own thread or loop and may see the
             exception object itself.
     """
-    if call.state == "success" or (call.reason == "orphaned-intent" and call.error is None):
+    if call.state == "success" or (call.reason in _ANSWERED and call.error is None):
         return call.value
-    if call.error is not None and (call.state == "error" or call.reason == "abandoned"):
+    if call.error is not None and (call.state == "error" or call.reason in {"abandoned", "busy"}):
         raise call.error if first_hand else replica(call.error)
     raise CallCancelled(call.reason or "abort", call.shown_key) from call.error
 

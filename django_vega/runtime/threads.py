@@ -148,6 +148,7 @@ class ThreadRunner:
                         flights.abandon_if_lost(last, outbox)
                 finally:
                     flights.leave(last, waiter)
+                    flights.cancel_unwanted(last, outbox)
         finally:
             flights.announcer.flush(outbox)
         last = call.last_leader()
@@ -202,6 +203,7 @@ class ThreadRunner:
         finally:
             call.caller = None
             flights.leave(leader, waiter)
+            flights.cancel_unwanted(leader, outbox)
         return not leader.was_left
 
     def _wait_for_turn(self, call: Call, began: float, outbox: Outbox) -> None:

@@ -13,17 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Case, F, Value, When
 from django.utils import timezone
 
 from django_vega.core.outcome import RefreshStatus
 from django_vega.writing.transactions import run_outermost
 
 if TYPE_CHECKING:
-    from django.db.models import QuerySet
+    from django.db.models import Field, QuerySet
 
     from django_vega.models import RefreshState
 
@@ -103,20 +104,28 @@ def write_unfenced(alias: str, write: Callable[[], object]) -> bool:
 def pass_fence(identity: KeyIdentity, generation: int, started_at: datetime) -> bool:
     """Move the fence to a generation; the first statement of the transaction that writes its rows.
 
+    The status stays as it is when a newer generation has failed.
+
     Returns:
         False when the fence is as new already, or there is none; then nothing changed.
     """
+    now = timezone.now()
+    ended = {
+        "state": "ok",
+        "error": "",
+        "started_at": _for_database(started_at),
+        "finished_at": now,
+        # Last: MySQL and MariaDB assign one after the other, and it decides about the others.
+        "generation_ended": generation,
+    }
     passed = (
         _rows(identity)
         .filter(fence__lt=generation)
         .update(
             fence=generation,
             generation_written=generation,
-            generation_ended=generation,
-            state="ok",
-            error="",
-            started_at=_for_database(started_at),
-            finished_at=timezone.now(),
+            written_at=now,
+            **{name: _unless_newer(generation, name, value) for name, value in ended.items()},
         )
     )
     return passed == 1
@@ -197,6 +206,29 @@ def read_status(identity: KeyIdentity) -> RefreshStatus:
         generation=row.generation_written or None,
         error=row.error if failed else None,
     )
+
+
+def last_success(identity: KeyIdentity) -> tuple[datetime, int] | None:
+    """Return when the rows of a key were last written, aware, and their generation.
+
+    A later refresh that failed, or that moved the fence only, changes nothing about it.
+
+    Returns:
+        None when there never was a success.
+    """
+    found = _rows(identity).values_list("written_at", "generation_written").first()
+    if found is None or found[0] is None:
+        return None
+    return found[0].astimezone(UTC), found[1]
+
+
+def _unless_newer(generation: int, name: str, value: object) -> Case:
+    """Return a value for a column that keeps its own where a newer generation has ended."""
+    from django_vega.models import RefreshState
+
+    field = cast("Field[Any, Any]", RefreshState._meta.get_field(name))
+    given = When(generation_ended__lt=generation, then=Value(value, output_field=field))
+    return Case(given, default=F(name))
 
 
 def _record(identity: KeyIdentity, generation: int, started_at: datetime, error: str) -> int:

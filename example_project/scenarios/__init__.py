@@ -1,5 +1,6 @@
 """What the demo plays. Each scenario makes one promise, and measures it without and with vega."""
 
+from example_project.scenarios.compare import Compare
 from example_project.scenarios.crossing import Crossing
 from example_project.scenarios.feed import Feed
 from example_project.scenarios.keystrokes import Typing
@@ -8,7 +9,8 @@ from example_project.scenarios.result import Scenario
 from example_project.scenarios.stampede import Stampede
 
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for scenario in (Stampede(), Crossing(), Pages(), Typing(), Feed())
+    scenario.name: scenario
+    for scenario in (Stampede(), Crossing(), Pages(), Typing(), Compare(), Feed())
 }
 
 __all__ = ["SCENARIOS", "Scenario"]

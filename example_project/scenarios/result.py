@@ -3,13 +3,25 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from example_project.scenarios.callers import Visit
 from example_project.scenarios.stage import Stage
 
 
-@dataclass(frozen=True, slots=True)
+class TableRow(Protocol):
+    """One line of a scenario's table: a frozen dataclass."""
+
+    #: Field to its heading on two lines.
+    HEADINGS: ClassVar[dict[str, tuple[str, str]]]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def variant(self) -> str:
+        """Which way of doing it."""
+
+
+@dataclass(frozen=True)
 class Row:
     """One line of the comparison table: what one way of doing it cost, and what it left behind.
 
@@ -24,6 +36,17 @@ class Row:
         stale_overwrites: Stored rows that are older than the newest answer, read back at the end.
         rows_lost: Rows of a newest answer that are not stored, read back at the end.
     """
+
+    HEADINGS: ClassVar[dict[str, tuple[str, str]]] = {
+        "upstream_calls": ("upstream", "calls"),
+        "served": ("", "served"),
+        "joined": ("", "joined"),
+        "cancelled": ("", "cancelled"),
+        "p95_wait_ms": ("p95 wait", "ms"),
+        "rows_written": ("rows", "written"),
+        "stale_overwrites": ("stale", "overwrites"),
+        "rows_lost": ("rows", "lost"),
+    }
 
     variant: str
     upstream_calls: int
@@ -81,7 +104,7 @@ class Result:
 
     name: str
     promise: str
-    rows: tuple[Row, ...]
+    rows: Sequence[TableRow]
     checks: tuple[Check, ...]
 
     @property

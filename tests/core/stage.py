@@ -58,12 +58,15 @@ class Stage:
         is_async=False,
         pooled=False,
         capacity=100,
+        next=False,  # noqa: A002 - the name of the option
+        while_busy="wait",
     ):
         """Return a new idle call and remember it by its name."""
         rule = strategy(rule) if isinstance(rule, str) else rule
-        site = CallSite("f", scope, Options(rule, capacity=capacity), is_async=is_async)
+        options = Options(rule, capacity=capacity, next=next, while_busy=while_busy)
+        site = CallSite("f", scope, options, is_async=is_async)
         call = self.named[name] = Call(
-            next(self._ids),
+            self._ids.__next__(),
             site,
             key,
             lambda call: None,
@@ -148,8 +151,8 @@ class Stage:
             tells = f" tells {' '.join(waiters)}" if waiters else ""
             words.append(f"{self.name(call)} {call.state}{reason}{tells}")
         words += [f"{self.name(call)} released" for call in effects.released]
-        if effects.move == "solo":
-            words.append("solo")
+        if effects.move in {"solo", "busy"}:
+            words.append(effects.move)
         return ", ".join(words)
 
     def picture(self) -> str:
@@ -170,7 +173,7 @@ class Stage:
             method, *words = step.split()
             pairs = dict(word.split("=") for word in words if "=" in word)
             more = {name: int(v) if v.isdigit() else v for name, v in pairs.items()}
-            flags = {word: True for word in words if word in {"is_async", "pooled"}}
+            flags = {word: True for word in words if word in {"is_async", "pooled", "next"}}
             arguments = [word for word in words if "=" not in word and word not in flags]
             try:
                 really = getattr(self, method)(*arguments, **more, **flags)

@@ -62,6 +62,84 @@ FOUR_CALLS = {
 }
 
 RULES = {
+    "next waits for one run that begins later, and shares it": [
+        ("admit a dedupe", "", "a running"),
+        ("admit b dedupe next", "", "a running, b parked"),
+        ("admit c dedupe next", "", "a running, b parked"),
+        ("admit d dedupe", "", "a running, b parked"),
+        ("settle a", "a success tells d, b released", "b running"),
+        ("admit e dedupe", "", "b running"),
+        ("admit f dedupe next", "", "b running, f parked"),
+        ("settle b fail", "b error tells c e, f released", "f running"),
+        ("settle f", "f success", ""),
+    ],
+    "next runs at once where nothing has begun, and shares what waits for a worker": [
+        ("admit a dedupe next pooled", "", "a queued"),
+        ("admit b dedupe next", "", "a queued"),
+        ("run a", "", "a running"),
+        ("admit c dedupe next", "", "a running, c parked"),
+        ("settle a", "a success tells b, c released", "c running"),
+    ],
+    "next waits for the body that is stopping, and leaves with its caller": [
+        ("admit a dedupe", "", "a running"),
+        ("admit b dedupe next", "", "a running, b parked"),
+        ("cancel a", "a cancelled (abort)", "b parked, a stopping"),
+        ("admit c dedupe", "", "b parked, a stopping"),
+        ("cancel b wait-timeout", "b cancelled (wait-timeout) tells c", "a stopping"),
+        ("admit d dedupe next", "", "d running, a stopping"),
+    ],
+    "next takes a free slot of bounded": [
+        ("admit a bounded(2)", "", "a running"),
+        ("admit b bounded(2) next", "", "a running, b running"),
+        ("admit c bounded(2) next", "", "a running, b running, c parked"),
+        ("settle b", "b success, c released", "a running, c running"),
+    ],
+    "next begins anew under the strategies that never share": [
+        ("admit a serialize", "", "a running"),
+        ("admit b serialize next", "", "a running, b parked"),
+        ("admit c serialize next", "", "a running, b parked, c parked"),
+        (
+            "admit d restart next",
+            "a cancelled (abort), b cancelled (abort), c cancelled (abort)",
+            "d running, a stopping",
+        ),
+    ],
+    "next of a thread does not wait for an async flight": [
+        ("admit a dedupe is_async", "", "a running"),
+        ("admit b dedupe next thread=1", "solo", "a running, b running"),
+        ("admit c dedupe next thread=2", "solo", "a running, b running, c running"),
+    ],
+    "next inside of the flight that it would wait for is refused": [
+        ("admit a dedupe", "", "a running"),
+        ("admit b dedupe next inside=a", "ReentrantCallError", "a running"),
+    ],
+    "while busy a call is turned away that would share": [
+        ("admit a dedupe while_busy=raise", "", "a running"),
+        ("admit b dedupe while_busy=raise", "busy", "a running"),
+        ("admit c dedupe while_busy=skip", "busy", "a running"),
+        ("admit d dedupe while_busy=skip next", "", "a running, d parked"),
+        ("settle a", "a success, d released", "d running"),
+        ("settle d", "d success", ""),
+        ("admit e dedupe while_busy=stale", "", "e running"),
+    ],
+    "while busy a call is turned away that would park": [
+        ("admit a serialize while_busy=raise", "", "a running"),
+        ("admit b serialize while_busy=raise", "busy", "a running"),
+        ("admit c serialize capacity=0 while_busy=skip", "busy", "a running"),
+        ("cancel a", "a cancelled (abort)", "a stopping"),
+        ("admit d serialize while_busy=raise", "busy", "a stopping"),
+        ("settle a", "", ""),
+        ("admit e serialize while_busy=raise", "", "e running"),
+    ],
+    "while busy a call takes a free slot": [
+        ("admit a bounded(2) while_busy=raise", "", "a running"),
+        ("admit b bounded(2) while_busy=raise", "", "a running, b running"),
+        ("admit c bounded(2) while_busy=raise", "busy", "a running, b running"),
+    ],
+    "while busy a thread is turned away from an async flight too": [
+        ("admit a dedupe is_async", "", "a running"),
+        ("admit b dedupe thread=1 while_busy=raise", "busy", "a running"),
+    ],
     "restart with a limit cancels the oldest until a slot is free": [
         ("admit a restart(2)", "", "a running"),
         ("admit b restart(2)", "", "a running, b running"),
@@ -299,6 +377,19 @@ LATE_ENDS = {
 }
 
 DECISIONS = {
+    "while busy a call is turned away that is to share or to park": [
+        ("apply a queue while_busy=raise", "", "a running"),
+        ("apply b reuse reuse=a while_busy=raise", "busy", "a running"),
+        ("apply c queue while_busy=skip", "busy", "a running"),
+        ("apply d proceed while_busy=skip", "", "a running, d running"),
+        ("apply e drop while_busy=skip", "", "a running, d running"),
+    ],
+    "next makes of a reuse of what runs a place behind it": [
+        ("apply a proceed", "", "a running"),
+        ("apply b reuse reuse=a next", "", "a running, b parked"),
+        ("apply c reuse reuse=a next", "", "a running, b parked, c parked"),
+        ("settle a", "a success, b released", "b running, c parked"),
+    ],
     "each choice": [
         ("apply a proceed", "", "a running"),
         ("apply b proceed", "", "a running, b running"),

@@ -7,6 +7,7 @@ import pytest
 
 from django_vega.core import errors
 from django_vega.core.errors import (
+    Busy,
     CallCancelled,
     CoordinationProtocolError,
     DeadlockError,
@@ -50,6 +51,14 @@ SAMPLES = [
         CallCancelled("my-reason"),
         {"reason": "my-reason", "key": ""},
         ["the call was cancelled (my-reason): call again if you still need it"],
+    ),
+    (
+        Busy("quakes:alaska", "call 3 on web:1, running for 7.2 s", 7.2, 7.2),
+        {"key": "quakes:alaska", "age": 7.2, "retry_after": 7.2},
+        [
+            "quakes:alaska is in flight (call 3 on web:1, running for 7.2 s)",
+            "Call again in about 7 s",
+        ],
     ),
     (
         QueueFull("save:7", 50, "call 3, running"),

@@ -32,6 +32,8 @@ COMMON = {
 }
 OWN = {
     "call:settled": {"state": "cancelled", "reason": "abort", "duration": 1.5},
+    "call:skipped": {"answer": "skip"},
+    "shaper:swallowed": {"shaper": "throttle"},
     "coordination:reuse": {"peer_id": 3},
     "coordination:restart": {"cancelled_call_ids": (1, 2)},
     "refresh:written": {"generation": 5, "rows": 3, "written": 2},
@@ -57,12 +59,14 @@ def test_event_types__are_these():
         "call:queued",
         "call:running",
         "call:settled",
+        "call:skipped",
         "coordination:reuse",
         "coordination:restart",
         "coordination:queued",
         "coordination:dropped",
         "coordination:orphaned-intent",
         "coordination:solo",
+        "shaper:swallowed",
         "refresh:written",
         "refresh:superseded",
         "refresh:failed",

@@ -67,7 +67,7 @@ class TestScenarios:
     def test_every_promise_holds__from_an_empty_folder(
         self, everything: subprocess.CompletedProcess[str]
     ):
-        """The five scenarios hold, the exit code is 0, and stdout is one JSON document."""
+        """The scenarios hold, the exit code is 0, and stdout is one JSON document."""
         assert everything.returncode == 0, everything.stderr
         document = json.loads(everything.stdout)
 
@@ -77,6 +77,7 @@ class TestScenarios:
             "crossing": [],
             "pages": [],
             "typing": [],
+            "compare": [],
             "feed": [],
         }
 
@@ -128,9 +129,24 @@ class TestScenarios:
         assert numbers(table["with vega, one key"]) == (1, 5, 4, 0, 100, 0)
         assert numbers(table["with vega, badge apart"]) == (2, 5, 3, 0, 100, 0)
 
+    def test_compare__six_columns_of_five_answers(self, tables: dict[str, Table]):
+        """Who ran, joined, waited for a run of its own, or was given what is stored."""
+        table = tables["compare"]
+
+        assert {variant: tuple(row.values())[1:] for variant, row in table.items()} == {
+            "none": (4, 0, 0, 0, "yes", "runs again"),
+            "mutex": (4, 0, 2, 0, "no", "runs its own"),
+            "singleflight": (3, 1, 0, 0, "yes", "runs again"),
+            "cache": (3, 0, 0, 1, "yes", "stored result"),
+            "cache, then singleflight": (2, 1, 0, 1, "yes", "stored result"),
+        }
+
     def test_waits_are_measured__in_every_row(self, tables: dict[str, Table]):
-        """Every row says how long its callers waited."""
-        assert all(row["p95_wait_ms"] > 0 for table in tables.values() for row in table.values())
+        """Every row of the scenarios about callers says how long they waited."""
+        rows = [row for table in tables.values() for row in table.values() if "served" in row]
+
+        assert len(rows) >= 12
+        assert all(row["p95_wait_ms"] > 0 for row in rows)
 
 
 class TestCommandLine:

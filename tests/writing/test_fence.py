@@ -13,6 +13,7 @@ from django_vega.writing import fence
 from django_vega.writing.fence import (
     KeyIdentity,
     key_hash,
+    last_success,
     move_fence,
     pass_fence,
     read_status,
@@ -192,7 +193,7 @@ def test_failure__leaves_the_fence():
     assert (status.state, status.error) == ("failed", "ValueError: no connection")
     assert (status.generation, status.started_at) == (5, STARTED + timedelta(1))
     assert status.finished_at is not None
-    assert write(7)
+    assert write(11)
     assert read_status(KEY).error is None
     assert RefreshState.objects.get().error == ""
 
@@ -282,8 +283,54 @@ def test_failure__older_one_arrives_late():
     assert read_status(KEY).error == "ValueError: newer"
     record_failure(KEY, 11, STARTED, ValueError("newest"))
     assert read_status(KEY).error == "ValueError: newest"
+
+
+@pytest.mark.parametrize("failed", [9, 2**53])
+def test_failure__older_success_arrives_late(failed):
+    """A success older than the last failure writes its rows, and the status stays failed."""
+    record_failure(KEY, failed, STARTED + timedelta(1), ValueError("newer"))
+    before = RefreshState.objects.get()
     assert write(8)
-    assert read_status(KEY).state == "ok"
+    assert tags() == ["of 8"]
+    assert fences() == [(8, 8, "failed")]
+    state = RefreshState.objects.get()
+    for name in ("generation_ended", "error", "started_at", "finished_at"):
+        assert getattr(state, name) == getattr(before, name)
+    assert state.written_at >= before.finished_at
+    assert (read_status(KEY).generation, last_success(KEY)[1]) == (8, 8)
+    assert not write(7)
+    assert write(failed + 1)
+    state = RefreshState.objects.get()
+    assert (state.state, state.error, state.started_at) == ("ok", "", STARTED)
+    assert state.generation_ended == failed + 1
+    assert state.finished_at == state.written_at
+
+
+def test_success__is_remembered_when_later_refreshes_fail():
+    """The last success stays known behind failures, and behind a fence that only moved."""
+    assert last_success(KEY) is None
+    record_failure(KEY, 3, STARTED, ValueError("first"))
+    assert last_success(KEY) is None
+    write(5)
+    at, generation = last_success(KEY)
+    assert generation == 5
+    assert at.utcoffset() == timedelta()
+    assert timedelta() <= datetime.now(UTC) - at < timedelta(minutes=5)
+    record_failure(KEY, 9, STARTED, ValueError("no connection"))
+    move_fence(KEY, 12)
+    assert not write(11)
+    assert last_success(KEY) == (at, 5)
+    write(13)
+    newer, generation = last_success(KEY)
+    assert (newer > at, generation) == (True, 13)
+
+
+def test_success__without_time_zones(settings):
+    """With USE_TZ = False it comes back aware, as other times do."""
+    settings.USE_TZ = False
+    write(5)
+    at, _ = last_success(KEY)
+    assert timedelta() <= datetime.now(UTC) - at < timedelta(minutes=5)
 
 
 def test_move__voids_older_flights():
