@@ -1,6 +1,7 @@
 """System checks: each fault by its id, with a hint; silence where all is well."""
 
 import gc
+import re
 from typing import Any, ClassVar
 
 import pytest
@@ -10,7 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
-from django_vega import Strategy, Upsert, coordinated, singleflight_refresh
+from django_vega import Strategy, Upsert, coordinated, debounce, singleflight_refresh
 from django_vega.backends.local import LocalBackend
 from tests.test_conf import ALL_FAULTS
 from tests.writing_app.models import Quake
@@ -208,3 +209,62 @@ def test_checks__belong_to_the_app() -> None:
         DJANGO_VEGA={"default": {"STRATEGY": Strategy(limit=2)}, "other": {"WORKERS": 0}}
     ):
         assert "django_vega.E004" in {one.id for one in checks.run_checks()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (
+            {"while_busy": "raise", "strategy": "restart"},
+            "while_busy='raise' under the strategy restart, whose calls never wait",
+            "use a strategy that reuses or queues",
+        ),
+        (
+            {"shaper": debounce(1, 60)},
+            "debounce waits up to max_wait=60 s, timeout=30 s",
+            "Raise the timeout",
+        ),
+    ],
+)
+def test_e004__options_of_a_function_that_do_not_fit(
+    options: dict[str, Any], message: str, hint: str
+) -> None:
+    """The check reports what the first call refuses, in the same words."""
+
+    @coordinated(key="misfit:{x}", **options)
+    def misfit(x: int) -> int:
+        return x
+
+    ((check_id, level, said, advice),) = found()
+    assert (check_id, level) == ("django_vega.E004", checks.ERROR)
+    assert said.endswith(f"misfit: {message}")
+    assert hint in advice
+    with pytest.raises(ImproperlyConfigured, match=re.escape(message)):
+        misfit(1)
+
+
+def test_e004__a_policy_of_the_settings_makes_the_misfit() -> None:
+    """What is effective counts, so a strategy in the settings can clash with a decorator."""
+
+    @coordinated(key="clash:{x}", while_busy="raise")
+    def clash(x: int) -> int:
+        return x
+
+    policies = {"clash": {"STRATEGY": "exhaust"}}
+    assert found() == []
+    assert ids(default={"POLICIES": policies}) == ["django_vega.E004"]
+
+
+def test_e004__stale_without_a_function() -> None:
+    """While nothing is registered there is nothing to answer with."""
+
+    @singleflight_refresh(key="unanswered:{x}", upsert=Upsert(Quake, ["code"]), while_busy="stale")
+    def unanswered(x: int) -> Any:
+        return []
+
+    ((check_id, _, said, advice),) = found()
+    assert check_id == "django_vega.E004"
+    assert said.endswith('while_busy="stale" without anything to answer with')
+    assert "@refresh.stale" in advice
+    unanswered.stale(lambda x: x)
+    assert found() == []
