@@ -34,6 +34,7 @@ from django_vega.invocation import Definition, Kind, ValuePlan
 from django_vega.options import AnyStrategy, InAtomic, checked
 from django_vega.refreshing import RefreshPlan
 from django_vega.writing.destination import Destination
+from django_vega.writing.prune import signature_fault
 from django_vega.writing.upsert import Upsert
 
 P = ParamSpec("P")
@@ -254,6 +255,9 @@ def singleflight_refresh(
 
     def decorate(function: Any) -> Any:
         plain, kind = _unwrap(function)
+        for one in destination.upserts:
+            if one.prune and (fault := signature_fault(one.prune, inspect.signature(plain))):
+                raise TypeError(f"{plain.__qualname__}: {fault}")
         is_async = inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain)
         plan = RefreshPlan(destination, is_async=is_async)
         definition = Definition(plain, kind, renderer(plain, kind), plan, using, options, scope)

@@ -47,7 +47,6 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
-D = TypeVar("D", bound="Decorated[Any]")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Site: TypeAlias = tuple[Coordinator, CallSite, str]
@@ -338,19 +337,6 @@ class AsyncCoordinated(Decorated[P], Generic[P, R]):
         return await self.asubmit(*args, **kwargs)
 
 
-def _with_refresh_options(self: D, **options: Unpack[RefreshCallOptions]) -> D:
-    """Return the same refresh with other options for the calls made through it.
-
-    Args:
-        **options: As for `coordinated` functions, and ``fresh_for`` as the decorator takes it.
-            ``force=True``: a recent success is no reason not to run; a flight is still joined.
-
-    Raises:
-        TypeError, ValueError: An option is unknown, or its value is not allowed.
-    """
-    return self._with_options(options, PER_REFRESH_CALL)
-
-
 def _register_stale(decorated: Decorated[Any], function: F) -> F:
     plan = decorated.definition.plan
     plain = getattr(function, "__func__", function)
@@ -386,7 +372,17 @@ class CoordinatedRefresh(Coordinated[P, Refresh], Generic[P]):
         ) -> CoordinatedRefresh[Q]: ...
         def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
 
-    with_options = _with_refresh_options
+    def with_options(self, **options: Unpack[RefreshCallOptions]) -> Self:
+        """Return the same refresh with other options for the calls made through it.
+
+        Args:
+            **options: As for `coordinated` functions, and ``fresh_for`` as the decorator takes it.
+                ``force=True``: a recent success is no reason not to run; a flight is still joined.
+
+        Raises:
+            TypeError, ValueError: An option is unknown, or its value is not allowed.
+        """
+        return self._with_options(options, PER_REFRESH_CALL)
 
     def stale(self, function: F) -> F:
         """Register what a caller gets at once under ``while_busy="stale"``.
@@ -427,7 +423,17 @@ class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
         ) -> AsyncCoordinatedRefresh[Q]: ...
         def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
 
-    with_options = _with_refresh_options
+    def with_options(self, **options: Unpack[RefreshCallOptions]) -> Self:
+        """Return the same refresh with other options for the calls made through it.
+
+        Args:
+            **options: As for `coordinated` functions, and ``fresh_for`` as the decorator takes it.
+                ``force=True``: a recent success is no reason not to run; a flight is still joined.
+
+        Raises:
+            TypeError, ValueError: An option is unknown, or its value is not allowed.
+        """
+        return self._with_options(options, PER_REFRESH_CALL)
 
     def stale(self, function: F) -> F:
         """Register what a caller gets at once under ``while_busy="stale"``.

@@ -9,10 +9,10 @@ import pytest
 from django.core import checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
-from django.db import connections
+from django.db import DatabaseError, connections, transaction
 from django.test import override_settings
 
-from django_vega import Upsert, singleflight_refresh
+from django_vega import InAtomicBlockError, Upsert, singleflight_refresh
 from django_vega.writing.faults import InvalidUpsertError
 from tests.checks_app.models import (
     Article,
@@ -23,7 +23,7 @@ from tests.checks_app.models import (
     GuardedArticle,
     Nickname,
 )
-from tests.writing_app.models import Quake
+from tests.writing_app.models import Named, Quake, TwiceShared
 
 ELSEWHERE = "elsewhere"
 IMMEDIATE = {"transaction_mode": "IMMEDIATE", "timeout": 20}
@@ -34,6 +34,20 @@ class Router:
 
     def db_for_write(self, model: type[Any], **hints: Any) -> str | None:
         return ELSEWHERE if model._meta.app_label == "checks_app" else None
+
+
+class FenceRouter(Router):
+    """Writes the fences there, too."""
+
+    def db_for_write(self, model: type[Any], **hints: Any) -> str | None:
+        return ELSEWHERE
+
+
+class ClosedFenceRouter(FenceRouter):
+    """Writes the fences where nobody may create them."""
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+        return False
 
 
 class ClosedRouter(Router):
@@ -70,6 +84,16 @@ def refresh_with(upsert: Any, key: str = "articles:{x}", **options: Any) -> Any:
     """Decorate a function that must not run."""
 
     @singleflight_refresh(key=key, upsert=upsert, **options)
+    def refresh(x: int) -> list[Any]:
+        raise AssertionError("the function must not run")
+
+    return refresh
+
+
+def refresh_with_write() -> Any:
+    """Decorate a function that must not run, and whose value nobody upserts."""
+
+    @singleflight_refresh(key="written:{x}", write=lambda value, generation: None)
     def refresh(x: int) -> list[Any]:
         raise AssertionError("the function must not run")
 
@@ -116,6 +140,15 @@ FAULTS = [
         "Leave skip_unchanged out",
     ),
     ({"model": GuardedArticle, "update_fields": ["generation"]}, "E006", "own gen", "Leave it out"),
+    ({"unique_fields": ["slug", "title"]}, "E005", "covers exactly (slug, title)", "use one of"),
+    ({"model": Code, "unique_fields": ["lowered"]}, "E005", "has no such field", "It has"),
+    ({"model": Named}, "E010", "writing_app.Named is abstract", "inherits from it"),
+    (
+        {"model": TwiceShared, "unique_fields": ["code"]},
+        "E010",
+        "more than one GenerationField: (generation, other)",
+        "Keep one",
+    ),
     ({"model": "checks_app.Artikel"}, "E010", "there is no model", "in INSTALLED_APPS"),
 ]
 
@@ -267,7 +300,25 @@ def test_e010__two_upserts_of_one_table(database: Callable[..., None]) -> None:
     (error,) = found()
     assert error.id == "django_vega.E010"
     assert "two upserts write the table of checks_app.Article" in error.msg
-    assert refresh is not None
+    with pytest.raises(InvalidUpsertError, match="two upserts write the table"):
+        refresh(1)
+
+
+def test_e007__database_that_cannot_create_fences(
+    database: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever writes the rows: a database in which no fence can be created is an error."""
+    database("dummy")
+    monkeypatch.setattr(connections[ELSEWHERE].features, "supports_ignore_conflicts", False)
+    refresh = refresh_with_write()
+    with override_settings(DATABASE_ROUTERS=[FenceRouter()]):
+        (error,) = found()
+        assert (error.id, error.level) == ("django_vega.E007", checks.ERROR)
+        assert error.msg.startswith("the write= of ")
+        assert refresh.definition.name in error.msg
+        assert f"the database {ELSEWHERE!r}" in error.msg
+        with pytest.raises(InvalidUpsertError, match="cannot ignore conflicts"):
+            refresh(1)
 
 
 @pytest.mark.parametrize(
@@ -304,6 +355,26 @@ def test_w008__other_unique_keys_on_mysql(database: Callable[..., None]) -> None
     assert named == {"(number)", "(shelf, place)", "(place, number)", "(crowded_lowered)", "(code)"}
     assert all("silence" in str(one.hint) for one in warnings)
     assert len(refreshes) == 3
+
+
+def test_w004__raised_inside_a_transaction(
+    database: Callable[..., None], tmp_path: Path, django_db_blocker: Any
+) -> None:
+    """What the warning says comes true: in a view's transaction the first call raises."""
+    database(
+        "sqlite3",
+        NAME=str(tmp_path / "elsewhere.sqlite3"),
+        OPTIONS=IMMEDIATE,
+        ATOMIC_REQUESTS=True,
+    )
+    refresh = refresh_with(Upsert(Article, ["slug"]))
+    assert ids() == ["W004"]
+    with (
+        django_db_blocker.unblock(),
+        transaction.atomic(using=ELSEWHERE),
+        pytest.raises(InAtomicBlockError),
+    ):
+        refresh(1)
 
 
 @pytest.mark.parametrize(
@@ -404,6 +475,32 @@ def test_e008__router_that_lets_nobody_create_it() -> None:
 
 
 @pytest.mark.usefixtures("empty_database")
+def test_e008__router_that_lets_nobody_create_it_for_write() -> None:
+    """A refresh that writes by itself needs the table as well."""
+    refresh = refresh_with_write()
+    with override_settings(DATABASE_ROUTERS=[ClosedFenceRouter()]):
+        (error,) = found()
+        assert (error.id, error.level) == ("django_vega.E008", checks.ERROR)
+        assert error.msg.startswith("the write= of ")
+        assert refresh.definition.name in error.msg
+        with pytest.raises(InvalidUpsertError, match="allows no RefreshState"):
+            refresh(1)
+
+
+@pytest.mark.usefixtures("empty_database")
+def test_e008__first_call_without_the_table() -> None:
+    """Where the table is missing the first call raises what the database says of it."""
+
+    @singleflight_refresh(key="articles:{x}", upsert=Upsert(Article, ["slug"]))
+    def refresh(x: int) -> list[Any]:
+        return []
+
+    assert asked() == [("django_vega.E008", checks.WARNING)]
+    with pytest.raises(DatabaseError, match="django_vega_refreshstate"):
+        refresh(1)
+
+
+@pytest.mark.usefixtures("empty_database")
 def test_e008__only_databases_that_are_asked_about_and_written_to() -> None:
     """Without --database nothing is asked; a database that no refresh writes to needs no table."""
     assert asked() == []
@@ -418,14 +515,7 @@ def test_write__is_checked_too(database: Callable[..., None]) -> None:
     """A refresh that writes by itself, where the router sends fences, is warned of as well."""
     database("sqlite3", OPTIONS={"timeout": 1})
 
-    class FenceRouter(Router):
-        def db_for_write(self, model: type[Any], **hints: Any) -> str | None:
-            return ELSEWHERE
-
-    @singleflight_refresh(key="written:{x}", write=lambda value, generation: None)
-    def refresh(x: int) -> list[Any]:
-        return []
-
+    refresh = refresh_with_write()
     with override_settings(DATABASE_ROUTERS=[FenceRouter()]):
         assert {one.id for one in found() if "wait 1 s" in one.msg} == {"django_vega.W009"}
         assert any(refresh.definition.name in one.msg for one in found())

@@ -24,6 +24,7 @@ _IDS: Final = {
     "auto-now-add-updated": "E006",
     "generation-updated": "E006",
     "no-upsert": "E007",
+    "no-fence": "E007",
     "no-row-guard": "E007",
     "several-databases": "E007",
     "no-fence-table": "E008",
@@ -35,18 +36,22 @@ _MODEL_ID: Final = "E010"
 
 
 def check_upserts(**_: Any) -> list[CheckMessage]:
-    """Report upserts that fit neither model nor database; their first call raises the same."""
-    users: defaultdict[tuple[str, Fault], list[str]] = defaultdict(list)
+    """Report upserts that fit neither model nor database, and `write` that fits no database.
+
+    Their first call raises the same.
+    """
+    users: defaultdict[tuple[str, str, Fault], list[str]] = defaultdict(list)
     for refresh in known_refreshes():
+        option = "Upsert" if refresh.upserts else "write="
         for check_id, fault in _faults(refresh):
-            users[check_id, fault].append(refresh.name)
+            users[option, check_id, fault].append(refresh.name)
     return [
         checks.Error(
-            f"the Upsert of {listed(names)}: {fault.message}",
+            f"the {option} of {listed(names)}: {fault.message}",
             hint=fault.hint,
             id=f"django_vega.{check_id}",
         )
-        for (check_id, fault), names in users.items()
+        for (option, check_id, fault), names in users.items()
     ]
 
 

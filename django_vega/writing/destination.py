@@ -95,7 +95,10 @@ class Destination:
         from django_vega.models import RefreshState
 
         if self.write is not None:
-            return router.db_for_write(RefreshState)
+            alias = router.db_for_write(RefreshState)
+            if fences := list(_fence_faults(alias)):
+                raise InvalidUpsertError(RefreshState._meta.label, tuple(fences))
+            return alias
         aliases = {upsert: upsert.database() for upsert in self.upserts}
         alias = aliases[self.upserts[0]]
         if faults := [*self._model_faults(), *self._database_faults(alias, aliases)]:
@@ -108,15 +111,19 @@ class Destination:
         """Whether a newer start voids an older flight."""
         return any(upsert.fence == "started" for upsert in self.upserts)
 
-    def prepare(self, value: object, arguments: inspect.BoundArguments | None) -> Prepared:
+    def prepare(
+        self, alias: str, value: object, arguments: inspect.BoundArguments | None
+    ) -> Prepared:
         """Make a value ready to be written; outside of any transaction.
 
         Args:
+            alias: See `database`.
             value: What the function returned.
             arguments: The function's own, defaults included; None for none.
 
         Raises:
             TypeError, ValueError: The rows do not fit; see `rows.prepare` and `prune.scope_of`.
+            DatabaseError: The database could not be asked about keys that look alike.
         """
         if self.write is not None:
             # What is fetched while it is read must not hold the transaction.
@@ -124,7 +131,7 @@ class Destination:
         args, kwargs = (arguments.args, arguments.kwargs) if arguments else ((), {})
         parts = []
         for upsert, rows in self._routed(value):
-            batch = prepare(upsert, rows)
+            batch = prepare(alias, upsert, rows)
             parts.append((batch, scope_of(upsert, batch, args, kwargs)))
         return _Rows(parts)
 
@@ -160,8 +167,6 @@ class Destination:
             seen[model._meta.concrete_model] = model._meta.label
 
     def _database_faults(self, alias: str, aliases: dict[Upsert, str]) -> Iterable[Fault]:
-        from django_vega.models import RefreshState
-
         if len(set(aliases.values())) > 1:
             listed = ", ".join(f"{upsert.label} to {at!r}" for upsert, at in aliases.items())
             yield Fault(
@@ -169,13 +174,7 @@ class Destination:
                 f"the router writes {listed}, and one transaction holds one database",
                 "Write them in refreshes of their own",
             )
-        if not router.allow_migrate_model(alias, RefreshState):
-            yield Fault(
-                "no-fence-table",
-                f"rows are written to {alias!r}, where the router allows no RefreshState, which "
-                "guards them",
-                "Let allow_migrate() return True for app_label 'django_vega' there, and migrate it",
-            )
+        yield from _fence_faults(alias)
         connection = connections[alias]
         if not connection.features.supports_update_conflicts:
             yield Fault(
@@ -194,6 +193,26 @@ class Destination:
                 for upsert in self.upserts
                 if upsert.target.guard is not None
             )
+
+
+def _fence_faults(alias: str) -> Iterable[Fault]:
+    from django_vega.models import RefreshState
+
+    if not router.allow_migrate_model(alias, RefreshState):
+        yield Fault(
+            "no-fence-table",
+            f"rows are written to {alias!r}, where the router allows no RefreshState, which "
+            "guards them",
+            "Let allow_migrate() return True for app_label 'django_vega' there, and migrate it",
+        )
+    connection = connections[alias]
+    if not connection.features.supports_ignore_conflicts:
+        yield Fault(
+            "no-fence",
+            f"the database {alias!r} ({connection.display_name}) cannot ignore conflicts, as the "
+            "fence of a key is created",
+            "Use PostgreSQL, SQLite, MariaDB or MySQL",
+        )
 
 
 def _runs_later(function: Callable[..., object]) -> bool:

@@ -2,15 +2,64 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import connections
 from django.db.models import QuerySet
 
 from django_vega.core.errors import EmptyResponseError
+from django_vega.writing.faults import ColumnField
 from django_vega.writing.rows import Batch
-from django_vega.writing.unique import MOST_VARIABLES, chunks, normalised, ordered, stored
+from django_vega.writing.stored import stored
+from django_vega.writing.unique import MOST_VARIABLES, UniqueKey, chunks, normalised, ordered
 from django_vega.writing.upsert import Upsert
+
+
+def signature_fault(
+    prune: Callable[..., object], function_signature: inspect.Signature
+) -> str | None:
+    """Return why ``prune`` cannot be called as a function is; None where it can, or nobody knows.
+
+    It gets the function's arguments as `inspect.BoundArguments` has them, defaults included:
+    ``self`` or ``cls`` too, all that may be positional in their order, the others by name.
+
+    Args:
+        prune: That of an `Upsert`.
+        function_signature: Of the plain function, with ``self`` or ``cls``.
+    """
+    try:
+        own = inspect.signature(prune)
+    except (TypeError, ValueError):
+        return None
+    given = list(function_signature.parameters.values())
+    positional = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_name = {p.name: p.name for p in given if p.kind is p.KEYWORD_ONLY}
+    try:
+        taken = own.bind(*positional, **by_name).arguments
+    except TypeError as error:
+        why = str(error)
+    else:
+        kinds = {p.kind for p in own.parameters.values()}
+        open_ends = (p for p in given if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+        untaken = [_bare(p) for p in open_ends if p.kind not in kinds]
+        swapped = [(mine, got) for mine, got in taken.items() if mine != got and mine in positional]
+        if untaken:
+            why = f"it takes no {untaken[0]}"
+        elif swapped:
+            why = "its {!r} would get {!r}".format(*swapped[0])
+        else:
+            return None
+    names = ", ".join(map(_bare, given))
+    return (
+        f"prune={prune!r} cannot be called as the function is, with ({names}): {why}. Give it the "
+        "parameters of the function in their order, self or cls included"
+    )
+
+
+def _bare(parameter: inspect.Parameter) -> str:
+    return str(parameter.replace(annotation=parameter.empty, default=parameter.empty))
 
 
 def scope_of(
@@ -69,18 +118,26 @@ def prune(alias: str, batch: Batch, scope: QuerySet[Any], generation: int) -> in
         How many rows were deleted, without cascades.
     """
     target = batch.target
-    names = [field.attname for field in target.unique]
+    pk_fields = target.model._meta.pk_fields
+    names = ["pk", *(field.attname for field in target.unique)]
     inside = {
         normalised(target.unique, values): pk
-        for pk, *values in scope.using(alias).values_list("pk", *names).iterator(chunk_size=2000)
+        for pk, *values in scope.using(alias).values_list(*names).iterator(chunk_size=2000)
     }
     gone = {key: pk for key, pk in inside.items() if key not in batch.rows}
     if gone:
         # Rows that the database knows by another spelling of their key are not gone.
-        elsewhere = [row for key, row in batch.rows.items() if key not in inside]
-        for key, _ in stored(alias, target.model, target.unique, (), elsewhere):
-            gone.pop(key, None)
+        elsewhere = {key: row for key, row in batch.rows.items() if key not in inside}
+        kept = {
+            normalised(pk_fields, values)
+            for _, values in stored(alias, target.model, target.unique, pk_fields, elsewhere)
+        }
+        gone = {key: pk for key, pk in gone.items() if _parts(pk_fields, pk) not in kept}
     return _delete(alias, batch, [gone[key] for key in ordered(gone)], generation)
+
+
+def _parts(pk_fields: Sequence[ColumnField], pk: Any) -> UniqueKey:
+    return normalised(pk_fields, pk if len(pk_fields) > 1 else (pk,))
 
 
 def _delete(alias: str, batch: Batch, pks: list[Any], generation: int) -> int:

@@ -71,7 +71,7 @@ def write_refresh(
         CallCancelled: From ``begin_writing``.
         DatabaseError: The database refused.
     """
-    prepared = destination.prepare(value, arguments)
+    prepared = destination.prepare(identity.alias, value, arguments)
     begin_writing()
     written = False
     counts = prepared.counts()

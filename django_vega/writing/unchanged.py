@@ -11,7 +11,8 @@ from django.db.backends.utils import format_number
 from django.db.models import DecimalField, JSONField, Model
 
 from django_vega.writing.faults import ColumnField
-from django_vega.writing.unique import UniqueKey, frozen, is_set, stored
+from django_vega.writing.stored import stored
+from django_vega.writing.unique import UniqueKey, frozen, is_set
 from django_vega.writing.upsert import Target
 
 
@@ -28,7 +29,7 @@ def unchanged(
     # A timestamp is no news of its own.
     fields = [field for field in target.update if not getattr(field, "auto_now", False)]
     same = {}
-    told = stored(alias, target.model, target.unique, (*target.unknown, *fields), rows.values())
+    told = stored(alias, target.model, target.unique, (*target.unknown, *fields), rows)
     for key, values in told:
         rest, old = values[: len(target.unknown)], values[len(target.unknown) :]
         if key in rows and _holds(rows[key], fields, old):

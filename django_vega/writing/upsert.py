@@ -40,15 +40,17 @@ class Upsert:
         update_fields: The names of the fields that an existing row takes over. Default: all with a
             column, except the primary key, the unique, the ``auto_now_add`` and the generated ones.
             ``auto_now`` fields always belong to them.
-        batch_size: Rows per statement, at least 1. Default: as many as the database takes.
+        batch_size: Rows per statement, at least 1. Default: 2,000. Fewer where the database takes
+            fewer.
         prune: A callable with the function's parameters that returns a queryset of the model: the
             scope of the response. Its rows that the response no longer has are deleted, in the
             same transaction, with what their ``on_delete`` and signals say; rows that a newer
             generation wrote are spared where the model has a `GenerationField`.
         allow_empty: Whether a response without rows may delete all of that scope. Default: it
             raises `EmptyResponseError`, for an empty answer is more often a failure.
-        duplicates: What becomes of two rows of one response with the same unique key:
-            ``"last"`` keeps the last, ``"error"`` raises `DuplicateRowError`.
+        duplicates: What becomes of two rows of one response with the same unique key, as the
+            collation of its columns has it: ``"last"`` keeps the last, ``"error"`` raises
+            `DuplicateRowError`.
         skip_unchanged: Whether rows are read and compared first, and only what differs is written;
             what does not keeps its timestamps. Sound where a row belongs to one key, so not
             together with a `GenerationField`.
@@ -234,13 +236,11 @@ def _require_batch_size(size: object) -> None:
         return
     if not isinstance(size, int) or isinstance(size, bool):
         raise TypeError(
-            f"batch_size={size!r} is no number of rows. Use an int of at least 1, or None for as "
-            "many as the database takes"
+            f"batch_size={size!r} is no number of rows. Use an int of at least 1, or None for 2,000"
         )
     if size < 1:
         raise ValueError(
-            f"batch_size={size!r} would write nothing. Use at least 1, or None for as many as the "
-            "database takes"
+            f"batch_size={size!r} would write nothing. Use at least 1, or None for 2,000"
         )
 
 

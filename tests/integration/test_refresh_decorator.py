@@ -601,3 +601,18 @@ def test_submit__leaves_no_connection() -> None:
     (first, one), (second, other) = opened
     assert one == other != threading.get_ident()
     assert first is second is None
+
+
+def test_prune__that_cannot_be_called_with_the_arguments() -> None:
+    """A prune callable that does not take the function's parameters is refused at decoration."""
+    upsert = Upsert(Quake, ["code"], prune=lambda region: Quake.objects.all())
+
+    with pytest.raises(TypeError, match=r"refresh: prune"):
+
+        @singleflight_refresh(key="k:{region}:{page}", upsert=upsert)
+        def refresh(region: str, page: int) -> Any:
+            return []
+
+    @singleflight_refresh(key="k:{region}", upsert=upsert)
+    def fits(region: str) -> Any:
+        return []

@@ -85,6 +85,9 @@ def functions() -> None:
     access_token.with_options(strategy="restrat")  # type: ignore[arg-type]
     access_token.with_options(timeout="3")  # type: ignore[arg-type]
     access_token.with_options(force=True)  # type: ignore[call-arg]
+    access_token.with_options(while_busy="skip")  # type: ignore[arg-type]
+    coordinated(key="k", shaper=5)  # type: ignore[arg-type]
+    coordinated(key="k", fresh_for=5)  # type: ignore[call-arg]
 
 
 async def async_functions() -> None:

@@ -60,6 +60,8 @@ def functions() -> None:
     assert_type(listed.submit("alaska"), Call)
     assert_type(listed.with_options(timeout=3)("alaska"), Refresh)
     assert_type(listed.with_options(timeout=3).status("alaska"), RefreshStatus)
+    assert_type(listed.with_options(force=True, fresh_for=5, next=True)("alaska"), Refresh)
+    assert_type(listed.with_options(while_busy="skip")("alaska"), Refresh)
     assert_type(listed.key_for("alaska"), str | None)
 
     listed(5)  # type: ignore[arg-type]
@@ -77,6 +79,7 @@ async def async_functions() -> None:
     assert_type(await agenerated("alaska"), Refresh)
     assert_type(await alisted.status("alaska"), RefreshStatus)
     assert_type(await agenerated.with_options(strategy="restart")("alaska"), Refresh)
+    assert_type(await agenerated.with_options(force=True)("alaska"), Refresh)
 
     await alisted(5)  # type: ignore[arg-type]
     await agenerated(5)  # type: ignore[arg-type]
@@ -98,6 +101,7 @@ def methods(repository: QuakeRepository) -> None:
     repository.refresh.status(5)  # type: ignore[arg-type]
     QuakeRepository.refresh_all(5)  # type: ignore[arg-type]
     repository.refresh.with_options(in_atomic="solo")  # type: ignore[call-arg]
+    repository.refresh.with_options(while_busy="drop")  # type: ignore[arg-type]
 
 
 async def async_methods(repository: QuakeRepository) -> None:
@@ -119,6 +123,7 @@ def options() -> None:
     singleflight_refresh(key="k", upsert=UPSERT, in_atomic="ignore")  # type: ignore[call-overload]
     singleflight_refresh(key="k", upsert=UPSERT, strategy="newest")  # type: ignore[call-overload]
     singleflight_refresh(key="k", upsert=UPSERT, timeout="3")  # type: ignore[call-overload]
+    singleflight_refresh(key="k", upsert=UPSERT, shaper=3)  # type: ignore[call-overload]
     Upsert(Quake, "usgs_id", duplicates="first")  # type: ignore[arg-type]
     Upsert(5, ["usgs_id"])  # type: ignore[arg-type]
     Upsert(Quake)  # type: ignore[call-arg]

@@ -193,7 +193,7 @@ def test_primary_key__composite(returning):
 def test_rollback__generation_is_as_before():
     """A write that was rolled back leaves the generations of instances as they came."""
     new, loaded = Shared(code="a"), Shared.objects.create(code="b", generation=3)
-    batch = prepare(SHARED, [new, loaded])
+    batch = prepare("default", SHARED, [new, loaded])
     with rolled_back():
         batch.write("default", 7)
     batch.restore()

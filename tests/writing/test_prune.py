@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 
 import pytest
 from django.db import connections
@@ -233,6 +234,71 @@ def test_size__hundred_thousand_rows():
     assert Tag.objects.count() == 100_000
     assert refresh([{"name": "000007"}], 2, upsert=upsert).pruned == 99_999
     assert Tag.objects.get().name == "000007"
+
+
+@pytest.mark.parametrize(
+    ("prune", "function"),
+    [
+        (lambda: None, lambda: None),
+        (lambda region, page=1: None, lambda region, page: None),
+        (lambda region, page: None, lambda region, page="head": None),
+        (lambda _self, where, page: None, lambda self, region, page: None),
+        (lambda region, /, page: None, lambda region, page, /: None),
+        (lambda region, page, strict=True: None, lambda region, page: None),
+        (lambda region, *, page: None, lambda region, *, page: None),
+        (lambda region, page: None, lambda region, *, page: None),
+        (lambda region, **options: None, lambda region, *, page: None),
+        (lambda *args, **kwargs: None, lambda region, page=1, *args, x, **kwargs: None),
+        (lambda *given: None, lambda region, page: None),
+        (Page.objects.all, lambda: None),
+    ],
+)
+def test_signature__fits(prune, function):
+    """Prune may have other names, defaults, and more that is optional; then it can be called."""
+    signature = inspect.signature(function)
+    assert prune_module.signature_fault(prune, signature) is None
+    parameters = signature.parameters.values()
+    call = signature.bind(
+        *(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)),
+        **{p.name: p.name for p in parameters if p.kind is p.KEYWORD_ONLY},
+    )
+    prune(*call.args, **call.kwargs)
+
+
+def test_signature__unknown():
+    """What a callable without a signature takes nobody knows before it is called."""
+    assert prune_module.signature_fault(dict, inspect.signature(page_of)) is None
+
+
+@pytest.mark.parametrize(
+    ("prune", "function", "why"),
+    [
+        (Page.objects.all, lambda region: None, "too many positional arguments"),
+        (lambda region, page: None, lambda region: None, "missing a required argument: 'page'"),
+        (lambda page: None, lambda self, page: None, "too many positional arguments"),
+        (lambda page, x=1: None, lambda self, page: None, "its 'page' would get 'self'"),
+        (lambda page, region: None, lambda region, page: None, "its 'page' would get 'region'"),
+        (lambda *, page: None, lambda page: None, "too many positional arguments"),
+        (lambda region: None, lambda region, *, page: None, "argument 'page'"),
+        (lambda region: None, lambda region, *more: None, r"it takes no \*more\."),
+        (lambda region: None, lambda region, **more: None, r"it takes no \*\*more\."),
+        (lambda *args: None, lambda *args, **more: None, r"it takes no \*\*more\."),
+    ],
+)
+def test_signature__does_not_fit(prune, function, why):
+    """Prune that some call of the function would fail, or that would mix arguments up, is told."""
+    fault = prune_module.signature_fault(prune, inspect.signature(function))
+    assert re.search(why, fault)
+    assert "self or cls included" in fault
+
+
+def test_signature__names_of_the_function():
+    """The message says what prune gets, without defaults and types."""
+
+    def refresh(self, region: str, /, *args: int, page: int = 1, **more: int) -> None: ...
+
+    fault = prune_module.signature_fault(page_of, inspect.signature(refresh))
+    assert "with (self, region, *args, page, **more): " in fault
 
 
 class ToOther:

@@ -52,6 +52,23 @@ def test_written__empty_response():
     assert (places(), fences()) == ({"a": ""}, [2])
 
 
+def test_size__hundred_thousand_rows():
+    """100,000 rows of a generator are written, new and old; no statement holds them all."""
+    sizes = []
+
+    def measure(execute, sql, params, many, context):
+        sizes.append(len(params or ()))
+        return execute(sql, params, many, context)
+
+    refresh(({"code": f"{n:06}"} for n in range(0, 100_000, 5)), 1)
+    rows = ({"code": f"{n:06}", "place": "x"} for n in range(100_000))
+    with connections["default"].execute_wrapper(measure):
+        result = refresh(rows, 2)
+    assert (result.outcome, result.rows, result.written) == ("written", 100_000, 100_000)
+    assert Quake.objects.filter(place="x").count() == Quake.objects.count() == 100_000
+    assert max(sizes) <= 2_000 * len(Quake._meta.concrete_fields)
+
+
 def test_written__without_a_fence():
     """A call without a key has no fence: it is written whatever came before, or not at all."""
     for generation in (2, 1):

@@ -32,7 +32,7 @@ QUAKES = Upsert(Quake, ["code"])
 
 def write(upsert, rows, generation=1):
     """Prepare and write rows without a fence."""
-    batch = prepare(upsert, rows)
+    batch = prepare("default", upsert, rows)
     with transaction.atomic():
         batch.write("default", generation)
     batch.share_primary_keys()
@@ -71,7 +71,7 @@ async def pages():
 def test_rows__of_the_wrong_type(rows, message):
     """Anything but an iterable of instances or dicts is refused, and the message says which row."""
     with pytest.raises(TypeError, match=message):
-        prepare(QUAKES, rows)
+        prepare("default", QUAKES, rows)
 
 
 @pytest.mark.parametrize(
@@ -94,20 +94,20 @@ def test_rows__without_a_usable_unique_key(upsert, row, message):
     if isinstance(row, dict) and isinstance(row.get("station"), Station):
         row["station"].pk = None
     with pytest.raises(ValueError, match=message):
-        prepare(upsert, [row])
+        prepare("default", upsert, [row])
 
 
 def test_rows__broken_value():
     """What a field says about a value is told with the index of its row."""
     with pytest.raises(ValueError, match="expected a number") as caught:
-        prepare(Upsert(Quake, ["id"]), [{"id": 1}, {"id": "x"}])
+        prepare("default", Upsert(Quake, ["id"]), [{"id": 1}, {"id": "x"}])
     assert caught.value.__notes__ == ["in row 1 of the response"]
 
 
 def test_rows__broken_relation():
     """What a model's constructor says is told with the index of its row, too."""
     with pytest.raises(ValueError, match=r"Reading\.station") as caught:
-        prepare(Upsert(Reading, ["station", "day"]), [{"station": "not a station"}])
+        prepare("default", Upsert(Reading, ["station", "day"]), [{"station": "not a station"}])
     assert caught.value.__notes__ == ["in row 0 of the response"]
 
 
@@ -119,7 +119,7 @@ def test_rows__generator_breaks():
         raise LookupError("page 2")
 
     with pytest.raises(LookupError, match="page 2"):
-        prepare(QUAKES, rows())
+        prepare("default", QUAKES, rows())
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_rows__generator_breaks():
 )
 def test_duplicates__last_wins(upsert, one, other):
     """Two spellings of one unique key are one row, and the last of them stays."""
-    batch = prepare(upsert, [one, other])
+    batch = prepare("default", upsert, [one, other])
     assert (len(batch), batch.duplicates) == (1, 1)
     (kept,) = batch._rows.values()
     first = next(iter(other))
@@ -151,18 +151,20 @@ def test_duplicates__error():
     upsert = Upsert(Reading, ["station", "day"], duplicates="error")
     day = date(2026, 1, 2)
     rows = [{"station_id": "s", "day": day}, {"station_id": "t", "day": day}]
-    assert len(prepare(upsert, rows)) == 2
+    assert len(prepare("default", upsert, rows)) == 2
     with pytest.raises(DuplicateRowError) as caught:
-        prepare(upsert, [*rows, {"station_id": "t", "day": day}])
+        prepare("default", upsert, [*rows, {"station_id": "t", "day": day}])
     assert caught.value.model == "writing_app.Reading"
     assert caught.value.unique_key == (("station_id", "t"), ("day", day))
 
 
 def test_order__of_the_unique_key():
     """Rows are written in the order of their key, so that batches lock rows in one order."""
-    batch = prepare(QUAKES, [{"code": code} for code in "cab"])
+    batch = prepare("default", QUAKES, [{"code": code} for code in "cab"])
     assert keys(batch) == [("a",), ("b",), ("c",)]
-    batch = prepare(Upsert(Quake, ["id"]), [{"id": id_, "code": "x"} for id_ in (10, 9, "1")])
+    batch = prepare(
+        "default", Upsert(Quake, ["id"]), [{"id": id_, "code": "x"} for id_ in (10, 9, "1")]
+    )
     assert keys(batch) == [(1,), (9,), (10,)]
 
 
@@ -171,7 +173,7 @@ def test_order__values_that_do_not_compare(monkeypatch):
     monkeypatch.setattr(Quake._meta.get_field("code"), "get_prep_value", lambda value: value)
     values = ["b", 2, ("t", None), [1, {"x": 2}], "a", 1]
     orders = {
-        tuple(keys(prepare(QUAKES, [Quake(code=value) for value in listed])))
+        tuple(keys(prepare("default", QUAKES, [Quake(code=value) for value in listed])))
         for listed in (values, values[::-1])
     }
     assert len(orders) == 1
@@ -181,7 +183,7 @@ def test_order__dicts_and_bytes(monkeypatch):
     """Values without a hash or an order can be told apart, and are equal when they are equal."""
     monkeypatch.setattr(Quake._meta.get_field("code"), "get_prep_value", lambda value: value)
     rows = [Quake(code={"x": [1], "y": 2}), Quake(code={"y": 2, "x": [1]}), Quake(code={"x": [2]})]
-    assert len(prepare(QUAKES, rows)) == 2
+    assert len(prepare("default", QUAKES, rows)) == 2
 
 
 @pytest.mark.django_db
@@ -228,7 +230,7 @@ def test_write__proxy():
 def test_write__nothing():
     """No rows are no statement."""
     with CaptureQueriesContext(connections["default"]) as queries:
-        prepare(QUAKES, []).write("default", 1)
+        prepare("default", QUAKES, []).write("default", 1)
     assert len(queries) == 0
 
 
@@ -335,7 +337,7 @@ def test_primary_key__with_default():
 def test_primary_key__untold():
     """Where the row cannot be found under its key, the answer is None and not the default."""
     row = Document(slug="a")
-    batch = prepare(Upsert(Document, ["slug"]), [row])
+    batch = prepare("default", Upsert(Document, ["slug"]), [row])
     batch.write("default", 1)
     Document.objects.all().delete()
     batch._find_primary_keys("default", batch._rows)
@@ -388,7 +390,7 @@ def test_rollback__instances_are_as_before():
     """A write that was rolled back leaves no primary key behind; the next one starts anew."""
     existing = Quake.objects.create(code="z")
     new, given = Quake(code="a"), Quake(pk=existing.pk + 500, code="b")
-    batch = prepare(QUAKES, [new, given, existing])
+    batch = prepare("default", QUAKES, [new, given, existing])
     with rolled_back():
         batch.write("default", 1)
     batch.restore()
@@ -405,7 +407,7 @@ def test_rollback__deferred_field():
     """A field that was not loaded before a write that was rolled back is not loaded after it."""
     Job.objects.create(code=uuid.uuid4(), state="old")
     row = Job.objects.defer("state").get()
-    batch = prepare(Upsert(Job, ["code"]), [row])
+    batch = prepare("default", Upsert(Job, ["code"]), [row])
     with rolled_back():
         batch.write("default", 1)
     batch.restore()
@@ -417,7 +419,7 @@ def test_rollback__deferred_field():
 def test_rollback__second_try():
     """A second try does not take over the keys that the first one was given."""
     rows = [Job(code=uuid.uuid4()), Job(code=uuid.uuid4(), state="old")]
-    batch = prepare(Upsert(Job, ["code"]), rows)
+    batch = prepare("default", Upsert(Job, ["code"]), rows)
     with rolled_back():
         batch.write("default", 1)
     Job.objects.create(pk=rows[0].pk + 1000, code=rows[0].code)

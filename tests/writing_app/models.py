@@ -3,12 +3,20 @@
 import uuid
 from typing import ClassVar
 
+from django.conf import settings
 from django.contrib.contenttypes.fields import GenericForeignKey
 from django.contrib.contenttypes.models import ContentType
 from django.db import models
 from django.db.models.functions import Lower
 
 from django_vega.fields import GenerationField
+
+# One that takes A and a for the same; tests create PostgreSQL's, and the tables with it.
+INSENSITIVE = {
+    "sqlite3": "NOCASE",
+    "postgresql": "vega_insensitive",
+    "mysql": "utf8mb4_general_ci",
+}[settings.DATABASES["default"]["ENGINE"].rpartition(".")[2]]
 
 
 class Quake(models.Model):
@@ -189,6 +197,50 @@ class Account(models.Model):
     email = models.CharField(max_length=40, unique=True)
     number = models.IntegerField(unique=True)
     name = models.CharField(max_length=40, default="")
+
+
+class Label(models.Model):
+    """Recognised by text in which case means nothing."""
+
+    name = models.CharField(max_length=40, unique=True, db_collation=INSENSITIVE)
+    value = models.IntegerField(default=0)
+
+    class Meta:
+        managed = False
+
+
+class SharedLabel(models.Model):
+    """The same, guarded, with a key that has a default."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    name = models.CharField(max_length=40, unique=True, db_collation=INSENSITIVE)
+    value = models.IntegerField(default=0)
+    generation = GenerationField()
+
+    class Meta:
+        managed = False
+
+
+class Caption(models.Model):
+    """Nothing but such text."""
+
+    text = models.CharField(max_length=40, primary_key=True, db_collation=INSENSITIVE)
+
+    class Meta:
+        managed = False
+
+
+class Placard(models.Model):
+    """Recognised by such text and a number, and by a caption."""
+
+    day = models.DateField()
+    caption = models.ForeignKey(Caption, on_delete=models.CASCADE)
+    name = models.CharField(max_length=40, db_collation=INSENSITIVE)
+    value = models.IntegerField(default=0)
+
+    class Meta:
+        managed = False
+        unique_together: ClassVar = [("day", "caption", "name")]
 
 
 class Blob(models.Model):
