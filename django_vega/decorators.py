@@ -23,15 +23,10 @@ from django_vega.core.call import UNSET, OnLastLeave, Unset, WhileBusy
 from django_vega.core.errors import KeyTemplateError
 from django_vega.core.keys import KeyRenderer, build_key
 from django_vega.core.shapers import Shaper
-from django_vega.functions import (
-    AsyncCoordinated,
-    AsyncCoordinatedRefresh,
-    Coordinated,
-    CoordinatedRefresh,
-    Decorated,
-)
+from django_vega.functions import AsyncCoordinated, Coordinated, Decorated
 from django_vega.invocation import Definition, Kind, ValuePlan
 from django_vega.options import AnyStrategy, InAtomic, checked
+from django_vega.refreshes import AsyncCoordinatedRefresh, CoordinatedRefresh
 from django_vega.refreshing import RefreshPlan
 from django_vega.writing.destination import Destination
 from django_vega.writing.prune import signature_fault
