@@ -46,6 +46,7 @@ from django_vega.handler import (
     close,
     in_flight,
 )
+from django_vega.watching.query import watch
 from django_vega.writing.upsert import Upsert
 
 # The imports above leave the module of that name here; the name belongs to the decorator.
@@ -99,4 +100,5 @@ __all__ = [
     "singleflight_refresh",
     "subscribe",
     "throttle",
+    "watch",
 ]

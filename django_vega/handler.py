@@ -22,6 +22,7 @@ from django_vega.coordinator import Coordinator
 from django_vega.core.call import FlightRecord
 from django_vega.core.errors import VegaError
 from django_vega.core.events import Event
+from django_vega.runtime.watching import hub
 
 
 class SynchronousCallError(VegaError, SynchronousOnlyOperation):
@@ -202,6 +203,8 @@ def close(using: str | None = None) -> None:
     """
     if using is not None:
         handler.coordinator(using)
+    else:
+        hub.close()
     for one in handler.built(using):
         one.close()
 

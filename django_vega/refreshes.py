@@ -20,6 +20,7 @@ from django_vega.core.outcome import Refresh, RefreshStatus
 from django_vega.functions import AsyncCoordinated, Coordinated, Decorated
 from django_vega.options import PER_REFRESH_CALL, RefreshCallOptions
 from django_vega.refreshing import RefreshPlan
+from django_vega.watching.status import StatusWatch
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -73,6 +74,13 @@ class CoordinatedRefresh(Coordinated[P, Refresh], Generic[P]):
         """Return how the last refresh with this key ended; starts and joins nothing."""
         return _plan(self).status(self._invocation(args, kwargs))
 
+    def watch_status(self, *args: P.args, **kwargs: P.kwargs) -> StatusWatch:
+        """Iterate over the status of this key: the present one first, then each change.
+
+        Use ``async for``, or ``for`` with ``.with_timeout(seconds)``; see `StatusWatch`.
+        """
+        return _plan(self).watch_status(self._invocation(args, kwargs))
+
 
 class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
     """An async refresh."""
@@ -123,6 +131,13 @@ class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
     async def status(self, *args: P.args, **kwargs: P.kwargs) -> RefreshStatus:
         """Return how the last refresh with this key ended; starts and joins nothing."""
         return await _plan(self).astatus(self._invocation(args, kwargs))
+
+    def watch_status(self, *args: P.args, **kwargs: P.kwargs) -> StatusWatch:
+        """Iterate over the status of this key: the present one first, then each change.
+
+        Use ``async for``, or ``for`` with ``.with_timeout(seconds)``; see `StatusWatch`.
+        """
+        return _plan(self).watch_status(self._invocation(args, kwargs))
 
 
 def _register_stale(decorated: Decorated[Any], function: F) -> F:

@@ -21,6 +21,7 @@ from django_vega.core.errors import InAtomicBlockError
 from django_vega.core.events import Event, RefreshFailed, RefreshSuperseded, RefreshWritten
 from django_vega.core.outcome import Refresh, RefreshOutcome, RefreshStatus
 from django_vega.invocation import Invocation, ValuePlan
+from django_vega.watching.status import StatusWatch
 from django_vega.writing.destination import Destination
 from django_vega.writing.fence import (
     KeyIdentity,
@@ -207,6 +208,17 @@ class RefreshPlan(ValuePlan):
     async def astatus(self, invocation: Invocation) -> RefreshStatus:
         """Return how the last refresh of the key ended, or that one is loading."""
         return await sync_to_async(self.status)(invocation)
+
+
+    def watch_status(self, invocation: Invocation) -> StatusWatch:
+        """Watch where the refreshes of the key stand."""
+        identity = self._identity(invocation)
+        return StatusWatch(
+            partial(self.status, invocation),
+            key=(invocation.coordinator, identity.alias, identity.hash),
+            shown_key=identity.display_key,
+            alias=identity.alias,
+        )
 
 
 class Freshness:

@@ -66,11 +66,11 @@ NAMES = {
     "OrphanedIntentError",
     "SynchronousCallError",
     "Busy",
+    "watch",
     "debounce",
     "throttle",
 }
 LATER = {
-    "watch",
     "fan_out",
     "afan_out",
     "Outcome",
@@ -203,6 +203,7 @@ ERRORS = {
     errors.InAtomicBlockError: ("quakes:alaska", "default"),
     errors.EmptyResponseError: ("feed.Quake",),
     errors.DuplicateRowError: ("feed.Quake", (("code", "a"),)),
+    errors.RemoteCallError: ("app.UpstreamError", "503", "web:1"),
     errors.LeaderError: ("app.UpstreamError", "503"),
     errors.IncompleteKeyError: ("feed.refresh", ("user_id",)),
     errors.KeyTemplateError: ("key '' is not a key",),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from inspect import BoundArguments
 
+from django_vega.changes import announce
 from django_vega.core.outcome import Refresh
 from django_vega.writing.counts import Counts
 from django_vega.writing.destination import Destination
@@ -91,6 +92,8 @@ def write_refresh(
             prepared.restore()
     if written:
         prepared.conclude()
+        if counts is None or counts.written != 0:
+            announce(identity.alias, [upsert.target.model for upsert in destination.upserts])
     return Refresh(
         key=identity.key,
         outcome="written" if written else "superseded",

@@ -21,6 +21,7 @@ from django_vega.core.errors import (
     OrphanedIntentError,
     QueueFull,
     ReentrantCallError,
+    RemoteCallError,
     UnstableKeyError,
     VegaError,
     WaitTimeout,
@@ -59,6 +60,11 @@ SAMPLES = [
             "quakes:alaska is in flight (call 3 on web:1, running for 7.2 s)",
             "Call again in about 7 s",
         ],
+    ),
+    (
+        RemoteCallError("app.UpstreamError", "503", "web:1"),
+        {"type_name": "app.UpstreamError", "message": "503", "process": "web:1"},
+        ["web:1, failed with app.UpstreamError: 503", "Its log has the traceback"],
     ),
     (
         QueueFull("save:7", 50, "call 3, running"),

@@ -1,0 +1,1 @@
+"""Watching: the present result first, then again after each change."""
