@@ -8,7 +8,13 @@ import venv
 import zipfile
 from pathlib import Path
 
-IN_THE_WHEEL = ("__init__.py", "py.typed", "apps.py", "migrations/0001_initial.py")
+IN_THE_WHEEL = (
+    "__init__.py",
+    "py.typed",
+    "apps.py",
+    "migrations/0001_initial.py",
+    "backends/lua/lib.lua",
+)
 IN_THE_SDIST = ("CHANGELOG.md", "LICENSE", "Makefile", "README.md", "tests/conftest.py")
 
 

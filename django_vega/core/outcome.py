@@ -97,7 +97,7 @@ def replica(exc: BaseException) -> BaseException:
     try:
         copy = _rebuild(exc)
     except Exception:  # noqa: BLE001 - whatever stands in the way, the follower learns of ``exc``
-        copy = LeaderError(_type_name(exc), _message(exc))
+        copy = LeaderError(name_of(type(exc)), message_of(exc))
     # Past a __setattr__ of the class, which may refuse: frozen dataclasses do.
     BaseException.__setattr__(copy, "__cause__", exc)
     return copy
@@ -152,14 +152,15 @@ def _read(stored: MemberDescriptorType | GetSetDescriptorType, exc: BaseExceptio
         return _UNSET
 
 
-def _type_name(exc: BaseException) -> str:
-    kind = type(exc)
+def name_of(kind: type) -> str:
+    """Return the dotted name of a type, without the module of builtin ones."""
     if kind.__module__ == "builtins":
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _message(exc: BaseException) -> str:
+def message_of(exc: BaseException) -> str:
+    """Return an exception's message, also where its ``__str__`` is broken."""
     try:
         return str(exc)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide that the leader failed
