@@ -26,6 +26,7 @@ from django_vega.core.errors import (
     WaitTimeout,
 )
 from django_vega.core.events import get_event_bus, subscribe
+from django_vega.core.fan import Outcome
 from django_vega.core.outcome import Refresh, RefreshStatus
 from django_vega.core.shapers import debounce, throttle
 from django_vega.core.strategies import (
@@ -38,6 +39,7 @@ from django_vega.core.strategies import (
     serialize,
 )
 from django_vega.decorators import coordinated, singleflight_refresh
+from django_vega.fanout import Budget, afan_out, fan_out
 from django_vega.fields import GenerationField
 from django_vega.handler import (
     SynchronousCallError,
@@ -59,6 +61,7 @@ __all__ = [
     "EXHAUST",
     "NONE",
     "RESTART",
+    "Budget",
     "Busy",
     "Call",
     "CallCancelled",
@@ -75,6 +78,7 @@ __all__ = [
     "LeaderError",
     "NotAdmitted",
     "OrphanedIntentError",
+    "Outcome",
     "QueueFull",
     "ReentrantCallError",
     "Refresh",
@@ -85,6 +89,7 @@ __all__ = [
     "Upsert",
     "VegaError",
     "WaitTimeout",
+    "afan_out",
     "bounded",
     "cancel",
     "cancel_all",
@@ -94,6 +99,7 @@ __all__ = [
     "coordinator",
     "current_call",
     "debounce",
+    "fan_out",
     "get_event_bus",
     "in_flight",
     "serialize",

@@ -18,7 +18,7 @@ class DjangoVegaConfig(AppConfig):
     def ready(self) -> None:
         """Register the checks; let nothing be fresh once tables were emptied, as tests do."""
         from django_vega import checks
-        from django_vega.writing.freshness import forget_successes
+        from django_vega.writing.successes import forget_successes
 
         checks.register()
         post_migrate.connect(forget_successes, dispatch_uid="django_vega")

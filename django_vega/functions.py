@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from inspect import Parameter
 from typing import (
@@ -27,10 +27,14 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_vega.coordinator import Coordinator
 from django_vega.core.call import Call, CallSite, FlightRecord, Options
+from django_vega.fanout import afan_out, fan_out
 from django_vega.handler import SynchronousCallError, handler
 from django_vega.invocation import Definition, Invocation
+from django_vega.many import spread
 from django_vega.options import PER_CALL, CallOptions, checked, misfit
 from django_vega.refreshing import RefreshPlan
+from django_vega.runtime.afanout import AsyncFanOut
+from django_vega.runtime.fanout import FanOut
 
 logger = logging.getLogger("django_vega")
 
@@ -115,13 +119,13 @@ class Decorated(Generic[P]):
         Returns:
             False when there is none that can be cancelled; one that is writing cannot.
         """
-        invocation = self._invocation(args, kwargs)
+        invocation = self.invocation(args, kwargs)
         slot = invocation.site.scope, invocation.key
         return invocation.coordinator.cancel_where(lambda other: other == slot) > 0
 
     def in_flight(self, *args: P.args, **kwargs: P.kwargs) -> tuple[FlightRecord, ...]:
         """Return a record of each call with the key of these arguments, oldest first."""
-        invocation = self._invocation(args, kwargs)
+        invocation = self.invocation(args, kwargs)
         if invocation.key is None:
             return ()
         return invocation.coordinator.in_flight((invocation.site.scope, invocation.key))
@@ -148,7 +152,7 @@ class Decorated(Generic[P]):
 
     def effective_options(self, *args: P.args, **kwargs: P.kwargs) -> Options:
         """Return the options of a call with these arguments, each with where it comes from."""
-        return self._invocation(args, kwargs).site.options
+        return self.invocation(args, kwargs).site.options
 
     def submit_nowait(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """Admit a call for the pool (sync) or the running loop (async), and return at once.
@@ -180,7 +184,8 @@ class Decorated(Generic[P]):
             receiver = instance
         return type(self)(self.definition, (receiver,), self._overrides, self._unbound)
 
-    def _invocation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Invocation:
+    def invocation(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Invocation:
+        """Return a call with these arguments before it is admitted."""
         definition = self.definition
         everything = (*self._receiver, *args)
         key = definition.key.render(*everything, **kwargs)
@@ -194,7 +199,7 @@ class Decorated(Generic[P]):
         return Invocation(coordinator, site, key, prefix, run)
 
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Invocation:
-        invocation = self._invocation(args, kwargs)
+        invocation = self.invocation(args, kwargs)
         if invocation.key is None:
             raise ValueError(
                 f"{self.definition.name}: its key is None for these arguments, so the call is not "
@@ -266,7 +271,7 @@ class Coordinated(Decorated[P], Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, coordinated by its key."""
         self._refuse_running_loop("call it through sync_to_async, or decorate an async def")
-        return self.definition.plan.call(self._invocation(args, kwargs))  # type: ignore[no-any-return]
+        return self.definition.plan.call(self.invocation(args, kwargs))  # type: ignore[no-any-return]
 
     def raw(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function itself: uncoordinated, and nothing is written for it."""
@@ -284,6 +289,26 @@ class Coordinated(Decorated[P], Generic[P, R]):
         plan = self.definition.plan
         admit = partial(self._admit, invocation.coordinator.submit, invocation)
         return plan.submit(invocation, admit)
+
+    def many(
+        self,
+        arguments: Iterable[Any],
+        *,
+        workers: int = 2,
+        capacity: int = 3,
+        deadline: float | None = None,
+    ) -> FanOut[Any, R]:
+        """Call the function with many arguments on a few threads; see `fan_out`.
+
+        Args:
+            arguments: A tuple is spread over the function's parameters, a mapping over its
+                keywords; anything else is its one argument. Pulled lazily.
+            workers: How many calls run at once, at least 1.
+            capacity: How many more arguments are queued.
+            deadline: Seconds for all of it; None is no limit.
+        """
+        call = partial(_spread_call, self)
+        return fan_out(call, arguments, workers=workers, capacity=capacity, deadline=deadline)
 
     def _refuse_running_loop(self, way_out: str) -> None:
         if asyncio._get_running_loop() is not None:
@@ -317,15 +342,37 @@ class AsyncCoordinated(Decorated[P], Generic[P, R]):
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, coordinated by its key."""
-        return await self.definition.plan.acall(self._invocation(args, kwargs))  # type: ignore[no-any-return]
+        return await self.definition.plan.acall(self.invocation(args, kwargs))  # type: ignore[no-any-return]
 
     def raw(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function itself: uncoordinated, and nothing is written for it."""
         return self.definition.function(*self._receiver, *args, **kwargs)
 
+    def many(
+        self,
+        arguments: Iterable[Any] | AsyncIterable[Any],
+        *,
+        workers: int = 2,
+        capacity: int = 3,
+        deadline: float | None = None,
+    ) -> AsyncFanOut[Any, R]:
+        """Call the function with many arguments, on a few tasks of the loop; see `afan_out`."""
+        call: Callable[[Any], Awaitable[R]] = partial(_spread_acall, self)
+        return afan_out(call, arguments, workers=workers, capacity=capacity, deadline=deadline)
+
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """Admit a call as a task of the running loop; await room for it, as ``asubmit``."""
         return await self.asubmit(*args, **kwargs)
+
+
+def _spread_call(function: Coordinated[Any, R], argument: Any) -> R:
+    args, kwargs = spread(argument)
+    return function(*args, **kwargs)
+
+
+async def _spread_acall(function: AsyncCoordinated[Any, R], argument: Any) -> R:
+    args, kwargs = spread(argument)
+    return await function(*args, **kwargs)
 
 
 def _guarded(display: Callable[[str], str]) -> Callable[[str], str]:

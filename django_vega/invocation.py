@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from django_vega.coordinator import Coordinator
 from django_vega.core.call import Call, CallSite
@@ -14,6 +15,22 @@ from django_vega.core.events import Event
 from django_vega.core.keys import KeyRenderer
 
 Kind: TypeAlias = Literal["function", "method", "classmethod", "staticmethod"]
+
+
+class Stages(Protocol):
+    """Bounds the two stages of a refresh."""
+
+    def fetch(self) -> AbstractContextManager[None]:
+        """Surround the function."""
+
+    def write(self) -> AbstractContextManager[None]:
+        """Surround the write."""
+
+    def afetch(self) -> AbstractAsyncContextManager[None]:
+        """Surround an async function."""
+
+    def awrite(self) -> AbstractAsyncContextManager[None]:
+        """Surround the write of what an async function has fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +43,7 @@ class Invocation:
         key: None when a callable key says that this call is not coordinated.
         prefix: The alias's ``KEY_PREFIX``.
         run: The function with its arguments.
+        stages: Bounds fetches and writes of many; None where there is one.
     """
 
     coordinator: Coordinator
@@ -33,6 +51,7 @@ class Invocation:
     key: str | None
     prefix: str
     run: partial[Any]
+    stages: Stages | None = None
 
 
 class ValuePlan:

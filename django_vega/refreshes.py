@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -18,6 +20,7 @@ from typing import (
 
 from django_vega.core.outcome import Refresh, RefreshStatus
 from django_vega.functions import AsyncCoordinated, Coordinated, Decorated
+from django_vega.many import AsyncMany, Many, Stages
 from django_vega.options import PER_REFRESH_CALL, RefreshCallOptions
 from django_vega.refreshing import RefreshPlan
 from django_vega.watching.status import StatusWatch
@@ -70,16 +73,62 @@ class CoordinatedRefresh(Coordinated[P, Refresh], Generic[P]):
         """
         return _register_stale(self, function)
 
+    def many(  # type: ignore[override]
+        self,
+        arguments: Iterable[Any],
+        *,
+        fetch_workers: int = 2,
+        write_workers: int = 1,
+        capacity: int = 3,
+        deadline: float | None = None,
+        progress: bool = False,
+    ) -> Many[Refresh]:
+        """Refresh many keys on a few threads, and yield an `Outcome` for each, as they come.
+
+        Everything is bounded as with `fan_out`; fetches and writes have bounds of their own, so
+        that a slow database does not hold up the upstream, nor the other way round. Leaving early
+        stops both: what was fetched and not written by then is dropped.
+
+        ::
+
+            with refresh.many([("alaska",), ("hawaii",)], fetch_workers=4) as run:
+                for outcome in run:
+                    print(outcome.target, outcome.status, outcome.value)
+
+        Args:
+            arguments: A tuple is spread over the refresh's parameters, a mapping over its keywords;
+                anything else is its one argument. Pulled lazily.
+            fetch_workers: How many functions run at once, at least 1.
+            write_workers: How many writes run at once, at least 1.
+            capacity: How many more arguments are queued.
+            deadline: Seconds for all of it; None is no limit.
+            progress: Whether to show a bar, on a terminal. Needs the extra ``progress``.
+
+        Returns:
+            An iterator of outcomes whose value is the `Refresh`, with ``snapshot()``,
+            ``accounting()`` and ``close()``.
+
+        Raises:
+            TypeError, ValueError: An argument is of no use; at the call.
+        """
+        return Many(
+            partial(_staged, self),
+            arguments,
+            Stages(fetch_workers, write_workers).on_threads(),
+            progress=progress,
+            options={"capacity": capacity, "deadline": deadline},
+        )
+
     def status(self, *args: P.args, **kwargs: P.kwargs) -> RefreshStatus:
         """Return how the last refresh with this key ended; starts and joins nothing."""
-        return _plan(self).status(self._invocation(args, kwargs))
+        return _plan(self).status(self.invocation(args, kwargs))
 
     def watch_status(self, *args: P.args, **kwargs: P.kwargs) -> StatusWatch:
         """Iterate over the status of this key: the present one first, then each change.
 
         Use ``async for``, or ``for`` with ``.with_timeout(seconds)``; see `StatusWatch`.
         """
-        return _plan(self).watch_status(self._invocation(args, kwargs))
+        return _plan(self).watch_status(self.invocation(args, kwargs))
 
 
 class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
@@ -128,16 +177,58 @@ class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
         """
         return _register_stale(self, function)
 
+    def many(  # type: ignore[override]
+        self,
+        arguments: Iterable[Any] | AsyncIterable[Any],
+        *,
+        fetch_workers: int = 2,
+        write_workers: int = 1,
+        capacity: int = 3,
+        deadline: float | None = None,
+        progress: bool = False,
+    ) -> AsyncMany[Refresh]:
+        """Refresh many keys as tasks of the running loop; iterate with ``async for``.
+
+        As the sync one; leaving early also cancels the fetches that nobody else waits for.
+        """
+        return AsyncMany(
+            partial(_astaged, self.with_options(on_last_leave="cancel")),
+            arguments,
+            Stages(fetch_workers, write_workers).on_loop(),
+            progress=progress,
+            options={"capacity": capacity, "deadline": deadline},
+        )
+
     async def status(self, *args: P.args, **kwargs: P.kwargs) -> RefreshStatus:
         """Return how the last refresh with this key ended; starts and joins nothing."""
-        return await _plan(self).astatus(self._invocation(args, kwargs))
+        return await _plan(self).astatus(self.invocation(args, kwargs))
 
     def watch_status(self, *args: P.args, **kwargs: P.kwargs) -> StatusWatch:
         """Iterate over the status of this key: the present one first, then each change.
 
         Use ``async for``, or ``for`` with ``.with_timeout(seconds)``; see `StatusWatch`.
         """
-        return _plan(self).watch_status(self._invocation(args, kwargs))
+        return _plan(self).watch_status(self.invocation(args, kwargs))
+
+
+def _staged(
+    refresh: CoordinatedRefresh[Any],
+    stages: Stages,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Refresh:
+    invocation = replace(refresh.invocation(args, kwargs), stages=stages)
+    return _plan(refresh).call(invocation)  # type: ignore[no-any-return]
+
+
+async def _astaged(
+    refresh: AsyncCoordinatedRefresh[Any],
+    stages: Stages,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Refresh:
+    invocation = replace(refresh.invocation(args, kwargs), stages=stages)
+    return await _plan(refresh).acall(invocation)  # type: ignore[no-any-return]
 
 
 def _register_stale(decorated: Decorated[Any], function: F) -> F:

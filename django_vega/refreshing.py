@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,10 +17,10 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from django_vega.core.call import Call
-from django_vega.core.clock import Clock
 from django_vega.core.errors import InAtomicBlockError
 from django_vega.core.events import Event, RefreshFailed, RefreshSuperseded, RefreshWritten
 from django_vega.core.outcome import Refresh, RefreshOutcome, RefreshStatus
+from django_vega.freshness import Freshness
 from django_vega.invocation import Invocation, ValuePlan
 from django_vega.watching.status import StatusWatch
 from django_vega.writing.destination import Destination
@@ -30,7 +31,6 @@ from django_vega.writing.fence import (
     read_status,
     record_failure,
 )
-from django_vega.writing.freshness import note_success, seen_success, stored_success
 from django_vega.writing.refresh import identify, write_refresh
 from django_vega.writing.transactions import in_foreign_transaction
 
@@ -209,7 +209,6 @@ class RefreshPlan(ValuePlan):
         """Return how the last refresh of the key ended, or that one is loading."""
         return await sync_to_async(self.status)(invocation)
 
-
     def watch_status(self, invocation: Invocation) -> StatusWatch:
         """Watch where the refreshes of the key stand."""
         identity = self._identity(invocation)
@@ -219,48 +218,6 @@ class RefreshPlan(ValuePlan):
             shown_key=identity.display_key,
             alias=identity.alias,
         )
-
-
-class Freshness:
-    """Whether the last success of an invocation's key is recent enough for it not to run."""
-
-    def __init__(self, invocation: Invocation, identity: KeyIdentity) -> None:
-        options = invocation.site.options
-        self._identity = identity
-        self._clock = invocation.coordinator.flights.clock
-        self._must_run = options.force or options.next
-        self._fresh_for = options.fresh_for
-        #: Whether a recent success is an answer.
-        self.matters = options.fresh_for > 0 and not self._must_run
-
-    def seen(self) -> Refresh | None:
-        """Answer from a success that this process saw."""
-        return self._answer(seen_success) if self.matters else None
-
-    def stored(self) -> Refresh | None:
-        """Answer from the success that is stored."""
-        return self._answer(stored_success) if self.matters else None
-
-    async def astored(self) -> Refresh | None:
-        """Answer from the success that is stored."""
-        return await sync_to_async(self.stored)() if self.matters else None
-
-    def note(self, refresh: Refresh) -> None:
-        """Remember a success."""
-        if self._fresh_for and refresh.outcome == "written":
-            assert refresh.generation is not None
-            note_success(self._identity, refresh.generation, self._clock)
-
-    def is_too_old(self, refresh: Any) -> bool:
-        """Whether the flight was led by somebody who was content with less and did not run."""
-        is_fresh = isinstance(refresh, Refresh) and refresh.outcome == "fresh"
-        return self._must_run and is_fresh
-
-    def _answer(self, find: Callable[[KeyIdentity, float, Clock], int | None]) -> Refresh | None:
-        generation = find(self._identity, self._fresh_for, self._clock)
-        if generation is None:
-            return None
-        return Refresh(self._identity.key, "fresh", generation, led=False)
 
 
 def _is_stale(refresh: Any) -> bool:
@@ -288,7 +245,14 @@ class _Flight:
             if call and (fresh := self._freshness.seen() or self._freshness.stored()):
                 return fresh
             self._void_older()
-            return self._write(self._invocation.run(), call)
+            stages = self._invocation.stages
+            if stages is None:
+                return self._write(self._invocation.run(), call)
+            with stages.fetch():
+                rows = self._invocation.run()
+                rows = list(rows) if isinstance(rows, Iterator) else rows
+            with stages.write():
+                return self._write(rows, call)
         except Exception as error:
             self._note(error, call)
             raise
@@ -300,8 +264,11 @@ class _Flight:
                 return fresh
             if self._moves_fence:
                 await _in_thread(self._void_older, call)
-            rows = await _fetched(self._invocation.run())
-            return await _in_thread(partial(self._write, rows, call), call)
+            stages = self._invocation.stages
+            async with stages.afetch() if stages else nullcontext():
+                rows = await _fetched(self._invocation.run())
+            async with stages.awrite() if stages else nullcontext():
+                return await _in_thread(partial(self._write, rows, call), call)
         except Exception as error:
             await _in_thread(partial(self._note, error, call), call)
             raise

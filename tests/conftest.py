@@ -10,7 +10,9 @@ import pytest
 from tests import services, threads
 
 # Their tests run again on every database: what they show depends on it.
-ON_EVERY_DATABASE = [Path(__file__).parent / name for name in ("writing", "integration", "watching")]
+ON_EVERY_DATABASE = [
+    Path(__file__).parent / name for name in ("writing", "integration", "watching")
+]
 
 # No deadlines: a loaded machine is slow, not wrong. In CI the same examples every time.
 hypothesis.settings.register_profile("local", deadline=None)

@@ -377,7 +377,7 @@ def test_key_prefix__changes_the_fence() -> None:
     plan: Any = refresh.definition.plan
 
     def identity() -> Any:
-        return plan._identity(refresh._invocation((1,), {}))
+        return plan._identity(refresh.invocation((1,), {}))
 
     bare = identity()
     with override_settings(DJANGO_VEGA={"default": {"KEY_PREFIX": "staging"}}):

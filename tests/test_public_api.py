@@ -66,15 +66,15 @@ NAMES = {
     "OrphanedIntentError",
     "SynchronousCallError",
     "Busy",
+    "Budget",
+    "Outcome",
+    "afan_out",
+    "fan_out",
     "watch",
     "debounce",
     "throttle",
 }
 LATER = {
-    "fan_out",
-    "afan_out",
-    "Outcome",
-    "Budget",
     "RemoteCallError",
     "LeaseLost",
 }

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_vega import in_flight, singleflight_refresh
 from django_vega.models import RefreshState
-from django_vega.writing import freshness
+from django_vega.writing import successes
 from tests import threads
 from tests.gates import TIMEOUT, Arrivals, Gate, Recorder, never, raising
 from tests.integration.repository import UPSERT, places, row, run
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Fail the test that leaves a call behind; start with nothing that was seen."""
-    freshness.forget_successes()
+    successes.forget_successes()
     yield
     assert in_flight() == ()
 
@@ -41,7 +41,7 @@ async def arefresh(region: str, fetch: Any) -> Any:
 
 def age_stored(seconds: float) -> None:
     """Make what is stored so much older, as another process left it long ago."""
-    freshness.forget_successes()
+    successes.forget_successes()
     state = RefreshState.objects.get()
     state.written_at -= timedelta(seconds=seconds)
     state.save(update_fields=["written_at"])
@@ -94,7 +94,7 @@ def test_fresh__a_failure_is_no_success() -> None:
     assert refresh.status("alaska", None).state == "failed"
     for _ in range(2):  # as this process saw it, and as it is stored
         assert refresh("alaska", never).generation == first.generation
-        freshness.forget_successes()
+        successes.forget_successes()
 
 
 def test_force__runs_all_the_same() -> None:
@@ -161,12 +161,12 @@ def test_admission__finds_it_fresh_as_another_process_left_it() -> None:
         assert gate.entered.wait(TIMEOUT)
         second = threads.start(lambda: function("alaska", never))
         seen.wait(1, "call:parked")
-        real_note, freshness._seen.add = freshness._seen.add, lambda *args: None  # type: ignore[method-assign]
+        real_note, successes._seen.add = successes._seen.add, lambda *args: None  # type: ignore[method-assign]
         try:
             gate.open()
             assert [one.outcome for one in threads.results([first, second])] == ["written", "fresh"]
         finally:
-            freshness._seen.add = real_note  # type: ignore[method-assign]
+            successes._seen.add = real_note  # type: ignore[method-assign]
 
 
 def test_admission__a_forced_follower_is_not_content_with_that() -> None:
@@ -204,7 +204,7 @@ def test_transaction__what_may_roll_back_is_not_seen() -> None:
         ignore=["fetch"],
         fresh_for=30,
         in_atomic="solo",
-        scope="tests.freshness.solo",
+        scope="tests.successes.solo",
     )(lambda region, fetch: fetch())
 
     class Undo(Exception):
@@ -246,17 +246,17 @@ def test_flush__nothing_is_fresh() -> None:
 
 def test_seen__is_bounded() -> None:
     """The process remembers so many keys and no more."""
-    seen = freshness._Seen()
-    for number in range(freshness.MOST_KEYS + 500):
+    seen = successes._Seen()
+    for number in range(successes.MOST_KEYS + 500):
         seen.add(("default", str(number)), float(number), 1)
-    assert len(seen) == freshness.MOST_KEYS
+    assert len(seen) == successes.MOST_KEYS
     assert seen.get(("default", "0"), -1.0) is None
-    assert seen.get(("default", str(freshness.MOST_KEYS)), 0.0) == 1
+    assert seen.get(("default", str(successes.MOST_KEYS)), 0.0) == 1
 
 
 def test_seen__an_older_success_does_not_replace_a_newer_one() -> None:
     """Flights may end out of order."""
-    seen = freshness._Seen()
+    seen = successes._Seen()
     seen.add(("default", "a"), 10.0, 7)
     seen.add(("default", "a"), 11.0, 5)
     assert seen.get(("default", "a"), 9.0) == 7
@@ -269,7 +269,7 @@ def test_async__fresh_and_forced() -> None:
     async def main() -> list[str]:
         outcomes = [(await arefresh("alaska", lambda: [row("here")])).outcome]
         outcomes.append((await arefresh("alaska", never)).outcome)
-        freshness.forget_successes()
+        successes.forget_successes()
         outcomes.append((await arefresh("alaska", never)).outcome)
         forced = arefresh.with_options(force=True)
         outcomes.append((await forced("alaska", lambda: [row("there")])).outcome)

@@ -302,15 +302,16 @@ def test_debounce__async_the_runner_is_cancelled(desk: Desk):
     story()
 
 
-def test_debounce__the_loop_of_the_runner_is_gone(desk: Desk):
-    """A loop that was closed under a caller takes nobody else's outcome away."""
+@pytest.mark.parametrize("fired", [False, True])
+def test_debounce__the_loop_of_the_runner_is_gone(desk: Desk, fired: bool):
+    """A loop that was closed under a caller, held back or running, takes no outcome away."""
     dead = asyncio.new_event_loop()
     first: list[Any] = []
+    entered = asyncio.Event()
 
-    async def hold(body: Any) -> None:
-        first.append(asyncio.ensure_future(desk.adebounced(1, body)))
-        while desk.held() < len(first):
-            await asyncio.sleep(0)
+    async def hang() -> None:
+        entered.set()
+        await asyncio.Event().wait()
 
     @in_loop
     async def story() -> None:
@@ -319,11 +320,14 @@ def test_debounce__the_loop_of_the_runner_is_gone(desk: Desk):
 
         def on_another_thread() -> None:
             async def hold_back() -> None:
-                task = asyncio.ensure_future(desk.adebounced(1, never))
+                task = asyncio.ensure_future(desk.adebounced(1, hang))
                 task._log_destroy_pending = False
                 first.append(task)
                 while desk.held() < 2:
                     await asyncio.sleep(0)
+                if fired:
+                    desk.pass_time(2)
+                    await entered.wait()
 
             dead.run_until_complete(hold_back())
             dead.close()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.databases, pytest.mark.django_db(transaction=True)]
 
 def status_of(refresh: Any, *args: Any) -> StatusWatch:
     """Watch the status of a refresh, counting how often it is asked for."""
-    invocation = refresh._invocation(args, {})
+    invocation = refresh.invocation(args, {})
     plan = refresh.definition.plan
     identity = plan._identity(invocation)
 
