@@ -27,7 +27,7 @@ PYTEST := $(if $(COVERAGE),$(COVERAGE_TOOL) run,$(BIN)/python) -m pytest -n $(WO
 MATRIX := 3.11+5.2 3.12+6.0 3.13+6.1
 
 .DEFAULT_GOAL := help
-.PHONY: help env test test-matrix lint types imports demo build clean mysqlclient
+.PHONY: help env test test-matrix lint types imports demo bench build clean mysqlclient
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -73,6 +73,9 @@ imports: $(VENV)/.lint ## check that imports only point down
 
 demo: $(VENV)/.base ## see it work: ARGS="--scenario stampede --json --no-serve"
 	@$(BIN)/python -m example_project.demo $(ARGS)
+
+bench: env ## measure speed, as ratios against a reference within one run
+	$(BIN)/python -m tests.benchmarks.fan_out $(ARGS)
 
 build: $(VENV)/.build ## build the wheel and the source distribution, and check them
 	rm -rf dist
