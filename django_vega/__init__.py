@@ -48,6 +48,7 @@ from django_vega.handler import (
     close,
     in_flight,
 )
+from django_vega.runtime.budget import BudgetTimeout, TooHeavy
 from django_vega.watching.query import watch
 from django_vega.writing.upsert import Upsert
 
@@ -62,6 +63,7 @@ __all__ = [
     "NONE",
     "RESTART",
     "Budget",
+    "BudgetTimeout",
     "Busy",
     "Call",
     "CallCancelled",
@@ -85,6 +87,7 @@ __all__ = [
     "RefreshStatus",
     "Strategy",
     "SynchronousCallError",
+    "TooHeavy",
     "UnstableKeyError",
     "Upsert",
     "VegaError",

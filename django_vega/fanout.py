@@ -133,7 +133,8 @@ def fan_out(
     - The targets themselves may block: then the step does, also beyond the deadline; only another
       fan-out as ``targets`` is never waited for longer.
     - Fan-outs chain: ``fan_out(write, fan_out(encode, members))``. The targets of ``write`` are
-      then the outcomes of ``encode``. Leaving the last one closes all of them.
+      then the outcomes of ``encode``. Leaving the last one closes all of them, and its deadline
+      holds for all of them.
 
     Args:
         function: Takes a target; sync. A coordinated function is fine.
@@ -148,7 +149,8 @@ def fan_out(
         budget: Tokens that other fan-outs and functions take from, too. A target's are taken when a
             worker is there for it, before the function starts, and go back on every path, also at
             its timeout and at the deadline. Targets start in order: a heavy one waits for its
-            tokens at the head of the queue.
+            tokens at the head of the queue, and takes no worker meanwhile. Inside of a body that
+            holds tokens of the same budget they are taken from those.
         weight: How many tokens a target takes: a number, or a function of the target. Default 1.
         max_weight: What a single target may weigh at most; with or without a budget.
 

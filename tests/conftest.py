@@ -17,7 +17,7 @@ ON_EVERY_DATABASE = [
 # No deadlines: a loaded machine is slow, not wrong. In CI the same examples every time.
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile(
-    "ci", deadline=None, max_examples=500, derandomize=True, database=None
+    "ci", deadline=None, max_examples=200, derandomize=True, database=None
 )
 hypothesis.settings.load_profile(os.environ.get("VEGA_HYPOTHESIS", "local"))
 

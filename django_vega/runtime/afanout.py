@@ -43,6 +43,11 @@ class Tasks(Engine):
         self.reader = LoopWaiter()
         self._set_timer()
 
+    def end_with(self, later: Engine) -> None:
+        """Take over the deadline of a later stage of the chain, if that is sooner."""
+        super().end_with(later)
+        self._set_timer()
+
     def close(self) -> None:
         """Start nothing more, drop what waits, and cancel what runs; does not wait."""
         self.act(self.fan.close)
@@ -280,7 +285,7 @@ class AsyncFanOut(Generic[T, R]):
                 self._source = aiter(self._targets) if has_aiter else iter(self._targets)
             source = self._source
             if isinstance(source, AsyncFanOut):
-                target = await source.poll(self._crew.reader)
+                target = await source.poll(self._crew)
             else:
                 self._is_pulling = True
                 try:
@@ -312,10 +317,11 @@ class AsyncFanOut(Generic[T, R]):
                 raise
             return Move.WAIT
 
-    async def poll(self, reader: LoopWaiter) -> Outcome[T, R] | Move:
-        """Look on behalf of the next fan-out of a chain, whose reader waits for both."""
+    async def poll(self, later: Tasks) -> Outcome[T, R] | Move:
+        """Look on behalf of the next stage of a chain, whose reader waits for both."""
         self._enter()
-        self._crew.reader = reader
+        self._crew.reader = later.reader
+        self._crew.end_with(later)
         try:
             found = await self._look()
             if found is Move.END:

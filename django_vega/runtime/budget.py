@@ -9,6 +9,7 @@ Note [Lent tokens]
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
@@ -194,16 +195,16 @@ class Budget:
             BudgetTimeout: They did not come in time; a WaitTimeout. None is held.
             SynchronousCallError: The wait would block a running event loop; use `aacquire`.
         """
-        account = self.account_for(weight)
-        self.take(account, weight, timeout)
+        check_seconds("timeout", timeout)
+        self.take(self.account_for(weight), weight, timeout)
 
     async def aacquire(self, weight: int = 1, timeout: float | None = None) -> None:
         """Take tokens, and wait as a task until they are there; see `acquire`.
 
         A task that is cancelled while it waits leaves the line and holds nothing.
         """
-        account = self.account_for(weight)
-        await self.atake(account, weight, timeout)
+        check_seconds("timeout", timeout)
+        await self.atake(self.account_for(weight), weight, timeout)
 
     def acquire_nowait(self, weight: int = 1) -> bool:
         """Take tokens if they are free and nobody waits for some.
@@ -239,6 +240,7 @@ class Budget:
         Raises:
             TooHeavy, BudgetTimeout, SynchronousCallError: On entering; see `acquire`.
         """
+        check_seconds("timeout", timeout)
         return Tokens(self, weight, timeout)
 
     # For fan-outs and blocks
@@ -368,3 +370,13 @@ def check_int(name: str, value: object, *, at_least: int) -> None:
         raise TypeError(f"{name}={value!r} is no int. Pass a whole number from {at_least}")
     if value < at_least:
         raise ValueError(f"{name}={value!r} is below {at_least}. Pass {at_least} or more")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Refuse what is no span of time; None is one without an end."""
+    if value is None:
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is no number. Pass seconds, or None for no limit")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value!r} is no span of time. Pass 0 or more, or None for none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from django_vega.core.clock import Clock
 from django_vega.core.fan import Accounting, Outcome, Snapshot, WhenFull
 from django_vega.core.places import Effects, Fan, Item, Move
-from django_vega.runtime.budget import Account, Budget, TooHeavy, check_int
+from django_vega.runtime.budget import Account, Budget, TooHeavy, check_int, check_seconds
 from django_vega.runtime.outcomes import LOOK_AGAIN, wait_slice
 
 R = TypeVar("R")
@@ -47,8 +46,8 @@ class Plan:
                 f'when_full={self.when_full!r} is unknown. Use "wait" to hold the target that '
                 'finds no room, or "reject" to report it as not_admitted'
             )
-        _check_seconds("deadline", self.deadline)
-        _check_seconds("timeout", self.timeout)
+        check_seconds("deadline", self.deadline)
+        check_seconds("timeout", self.timeout)
         if not (self.budget is None or isinstance(self.budget, Budget)):
             raise TypeError(f"budget={self.budget!r} is no Budget. Pass Budget(limit)")
         if not (self.weight is None or callable(self.weight)):
@@ -170,6 +169,13 @@ class Engine(ABC):
             self.fan.patience = self.plan.deadline
             self.fan.deadline = self.clock.monotonic() + self.plan.deadline
 
+    def end_with(self, later: Engine) -> None:
+        """Take over the deadline of a later stage of the chain, if that is sooner."""
+        deadline = later.fan.deadline
+        if deadline is not None and (self.fan.deadline is None or deadline < self.fan.deadline):
+            self.fan.deadline, self.fan.patience = deadline, later.fan.patience
+            self._is_timed = True
+
     def admit(self, target: Any) -> Outcome[Any, Any] | None:
         """Let a pulled target in; return its outcome when that is certain at once."""
         try:
@@ -252,12 +258,3 @@ class Engine(ABC):
 
 def _nothing() -> None:
     """Be a step that changes nothing."""
-
-
-def _check_seconds(name: str, value: object) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is no number. Pass seconds, or None for no limit")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name}={value!r} is no span of time. Pass 0 or more, or None for none")

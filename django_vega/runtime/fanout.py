@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from contextvars import copy_context
+from contextvars import Context, ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -29,6 +29,12 @@ logger = logging.getLogger("django_vega")
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+# What is around the function for the target of this context.
+_surround: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar(
+    "django_vega_fan_out_surround"
+)
 
 
 class Frame(Protocol):
@@ -64,9 +70,12 @@ class _Worker:
     def next_item(self) -> Item | None:
         """Wait for an item; None when there will be none."""
         while True:
-            item, self.item = self.item, None
-            if item is not None or self.is_dismissed:
+            item = self.item
+            if item is not None:
+                self.item = None  # not before it is there: nobody gives another one meanwhile
                 return item
+            if self.is_dismissed:
+                return None
             self.waiter.wait(threading.TIMEOUT_MAX)
 
 
@@ -147,8 +156,8 @@ class Crew(Engine):
         item = None
         try:
             while (item := worker.next_item()) is not None:
-                context, surround = item.context
-                context.run(self._run, item, surround)
+                item.context.run(self._run, item)
+                item = None  # an idle worker keeps no target alive
         except BaseException as error:
             # Raised into the thread from outside, and not inside of the function.
             self.act(self._bury, worker, item, error)
@@ -160,21 +169,21 @@ class Crew(Engine):
             except Exception:
                 logger.exception("a worker of a fan-out could not clean up its thread")
 
-    def _here(self) -> Any:
-        return copy_context(), self._frame.capture()
+    def _here(self) -> Context:
+        context = copy_context()
+        context.run(_surround.set, self._frame.capture())
+        return context
 
-    def _run(self, item: Item, surround: Callable[[], AbstractContextManager[None]]) -> None:
+    def _run(self, item: Item) -> None:
         if self.begin(item):
             item.context = None
-            end = self._call(item.target, surround)
+            end = self._call(item.target)
             self.act(self.fan.finish, item, *end)
             self.reader.wake()
 
-    def _call(
-        self, target: Any, surround: Callable[[], AbstractContextManager[None]]
-    ) -> tuple[Status, Any, BaseException | None]:
+    def _call(self, target: Any) -> tuple[Status, Any, BaseException | None]:
         try:
-            with surround():
+            with _surround.get()():
                 value = self.plan.function(target)
             if inspect.iscoroutine(value):
                 value.close()
@@ -224,6 +233,7 @@ class FanOut(Generic[T, R]):
 
     def __next__(self) -> Outcome[T, R]:
         self._enter()
+        self._begin()
         try:
             while (found := self._look()) is Move.WAIT:
                 self._crew.reader.wait(self.wait_at_most())
@@ -293,12 +303,14 @@ class FanOut(Generic[T, R]):
                 "or begin a fan-out on each"
             )
 
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.get_ident()
+            self._crew.start()
+
     def _look(self) -> Outcome[T, R] | Move:
         """Return the next outcome, WAIT or END; waits for nothing but the targets."""
         crew = self._crew
-        if self._thread is None:
-            self._thread = threading.get_ident()
-            crew.start()
         may_pull = True
         while (found := crew.read(self._has_pulled, may_pull)) is Move.PULL:
             target = self._pull()
@@ -321,7 +333,7 @@ class FanOut(Generic[T, R]):
                 self._source = iter(self._targets)
             source = self._source
             if isinstance(source, FanOut):
-                target: Any = source.poll(self._crew.reader)
+                target: Any = source.poll(self._crew)
             else:
                 self._is_pulling = True
                 try:
@@ -337,10 +349,12 @@ class FanOut(Generic[T, R]):
             self._crew.fan.exhausted = True
         return target
 
-    def poll(self, reader: ThreadWaiter) -> Outcome[T, R] | Move:
-        """Look on behalf of the next fan-out of a chain, whose reader waits for both."""
-        self._crew.reader = reader
+    def poll(self, later: Crew) -> Outcome[T, R] | Move:
+        """Look on behalf of the next stage of a chain, whose reader waits for both."""
         self._enter()
+        self._begin()
+        self._crew.reader = later.reader
+        self._crew.end_with(later)
         try:
             found = self._look()
             if found is Move.END:

@@ -2,6 +2,7 @@
 
 from example_project.scenarios.compare import Compare
 from example_project.scenarios.crossing import Crossing
+from example_project.scenarios.fanout import FanOut
 from example_project.scenarios.feed import Feed
 from example_project.scenarios.keystrokes import Typing
 from example_project.scenarios.pages import Pages
@@ -10,7 +11,7 @@ from example_project.scenarios.stampede import Stampede
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
-    for scenario in (Stampede(), Crossing(), Pages(), Typing(), Compare(), Feed())
+    for scenario in (Stampede(), Crossing(), Pages(), Typing(), Compare(), FanOut(), Feed())
 }
 
 __all__ = ["SCENARIOS", "Scenario"]

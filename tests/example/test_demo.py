@@ -78,6 +78,7 @@ class TestScenarios:
             "pages": [],
             "typing": [],
             "compare": [],
+            "fanout": [],
             "feed": [],
         }
 
@@ -140,6 +141,19 @@ class TestScenarios:
             "cache": (3, 0, 0, 1, "yes", "stored result"),
             "cache, then singleflight": (2, 1, 0, 1, "yes", "stored result"),
         }
+
+    def test_fanout__six_members_and_a_crowd(self, tables: dict[str, Table]):
+        """The table of t0 and t1; a crowd takes two threads, or as many as it has members."""
+        lines = [tuple(row.values()) for row in tables["fanout"].values()]
+
+        assert lines[:3] == [
+            ("t0, A and B at work", "A B", "C D E", "F", 6, 2, 0),
+            ("t1, A has ended", "C B", "D E F", "", 6, 2, 0),
+            ("10000 members, fan_out", "2", "3", "1", 6, 2, 0),
+        ]
+        *_, threads, waiting = lines[3]
+        assert lines[3][0] == f"threads first, {threads} of 10000 started"
+        assert waiting == threads - 2
 
     def test_waits_are_measured__in_every_row(self, tables: dict[str, Table]):
         """Every row of the scenarios about callers says how long they waited."""

@@ -306,6 +306,19 @@ async def test_a_body_that_ignores_its_timeout__is_overdue_until_it_ends():
     assert others() == set()
 
 
+@in_loop
+async def test_a_timer_that_fires_early__is_set_again():
+    """Clocks differ by a little; the timeout is not forgotten for that."""
+    bodies = AsyncBodies()
+    async with afan(bodies.work, "A", Clock(), timeout=5) as run:
+        reading = asyncio.ensure_future(collect(run))
+        await bodies.wait_for("A")
+        run._crew._time_is_up()
+        assert run._crew._timer is not None
+        bodies.open()
+        assert statuses(await reading) == {"A": "done"}
+
+
 # Leaving early
 
 
@@ -337,6 +350,18 @@ async def test_a_step_that_is_cancelled__ends_the_fan_out():
         await reading
     assert others() == set()
     assert run.accounting().unknown == 2
+
+
+@in_loop
+async def test_a_step_whose_coroutine_is_closed__ends_the_fan_out():
+    """It must not wait then; the loop closes the rest."""
+    bodies = AsyncBodies()
+    run = afan_out(bodies.work, range(100))
+    step = run.__anext__()
+    step.send(None)
+    step.close()
+    await auntil(lambda: run._crew.fan.closed and not others())
+    assert bodies.entered == bodies.left
 
 
 @in_loop

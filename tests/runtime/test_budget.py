@@ -183,6 +183,8 @@ def test_more_than_was_taken__cannot_come_back():
         (lambda: Budget(True), TypeError, r"limit=True is no int"),
         (lambda: Budget(3).acquire(-1), ValueError, r"weight=-1 is below 0"),
         (lambda: Budget(3).acquire_nowait(1.5), TypeError, r"weight=1.5 is no int"),
+        (lambda: Budget(3).acquire(timeout=-1), ValueError, r"timeout=-1 is no span of time"),
+        (lambda: Budget(3).tokens(timeout="1"), TypeError, r"timeout='1' is no number"),
         (lambda: Budget(3).release(-1), ValueError, r"weight=-1 is below 0"),
     ],
 )

@@ -165,6 +165,19 @@ def test_tokens__come_back_when_the_fan_out_is_left():
     assert budget.acquire_nowait(2)
 
 
+def test_a_target_in_line__is_in_nobodys_way_when_the_fan_out_is_left():
+    """It waited for two tokens; the one that is free belongs to who asks next."""
+    budget = Budget(2)
+    budget.acquire(1)
+    run = fan_out(str, [2], budget=budget, weight=int)
+    reading = threads.start(lambda: list(run))
+    until(lambda: run.snapshot().queued)
+    assert not budget.acquire_nowait(1)
+    run.close()
+    assert budget.acquire_nowait(1)
+    assert reading.result() == []
+
+
 def test_a_rejected_target__leaves_the_line():
     """Without a queue it finds no tokens, is not admitted, and takes none later."""
     budget = Budget(1)
