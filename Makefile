@@ -5,6 +5,7 @@
 #   ARGS="..."             for `make test`: arguments for pytest; for `make demo`: for the demo
 #   WORKERS=4              test processes at a time
 #   COVERAGE=1             `make test` measures branches, over all databases, and demands 95 %
+#   AGAIN=1                `make test` leaves out what is slow and the same on every pair
 #   VEGA_DATABASES=sqlite  the databases to test on (sqlite,postgres,mariadb)
 #   VEGA_REQUIRE=postgres  services whose absence is a failure (postgres,mariadb,redis,browser)
 
@@ -42,8 +43,9 @@ test: env ## run the tests: SQLite, then those that need a database on PostgreSQ
 	$(if $(COVERAGE),$(COVERAGE_TOOL) erase;) \
 	for database in $$databases; do \
 		echo "== tests on $$database"; \
-		VEGA_DB=$$database $(PYTEST) $$([ $$database = sqlite ] || echo -m databases) $(ARGS) \
-			|| status=1; \
+		if [ $$database = sqlite ]; then chosen="$(if $(AGAIN),not once)"; \
+		else chosen="databases$(if $(AGAIN), and not once)"; fi; \
+		VEGA_DB=$$database $(PYTEST) -m "$$chosen" $(ARGS) || status=1; \
 	done; \
 	$(if $(COVERAGE),$(COVERAGE_TOOL) combine --quiet && $(COVERAGE_TOOL) report || status=1;) \
 	exit $$status

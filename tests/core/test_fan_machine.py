@@ -354,6 +354,7 @@ def test_no_mutant_is_found__when_nothing_is_changed():
     run_state_machine_as_test(mutated(line, line), settings=settings(SEARCH, max_examples=100))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found__when_a_rule_is_broken(name):
     """Each broken rule fails the machine."""

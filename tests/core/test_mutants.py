@@ -329,6 +329,7 @@ def test_mutant__without_a_fault():
         check(sound.table_class())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("mutant", "check"),
     [(name, check) for name, mutant in MUTANTS.items() for check in mutant.checks],

@@ -155,6 +155,7 @@ def test_an_iterable__is_not_asked_for_its_iterator_before_the_first_step():
     assert query.asked == 1
 
 
+@pytest.mark.once
 def test_memory__does_not_grow_with_the_number_of_targets():
     """A hundred times the targets leave the number of allocated blocks where it was."""
 

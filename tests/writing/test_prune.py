@@ -226,6 +226,7 @@ def test_scope__raises():
     assert not Quake.objects.exists()
 
 
+@pytest.mark.once
 def test_size__hundred_thousand_rows():
     """100,000 rows are written in one refresh, and all but one are deleted in the next."""
     upsert = Upsert(Tag, ["name"], prune=Tag.objects.all)

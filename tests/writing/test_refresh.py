@@ -52,6 +52,7 @@ def test_written__empty_response():
     assert (places(), fences()) == ({"a": ""}, [2])
 
 
+@pytest.mark.once
 def test_size__hundred_thousand_rows():
     """100,000 rows of a generator are written, new and old; no statement holds them all."""
     sizes = []
