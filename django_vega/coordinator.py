@@ -116,17 +116,10 @@ class Coordinator:
 
     def submit(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Call:
         """Admit a call of a sync function for the pool; wait while the pool is full."""
-        permits, waiter = self._pool.permits, ThreadWaiter(())
+        permits = self._pool.permits
         if self._pool.runs_here():
             return self._admit(site, key, work, self._pool, permit=permits.take_nowait())
-        if not permits.take_or_wait(waiter):
-            began = self.flights.clock.monotonic()
-            try:
-                while permits.is_waiting(waiter):
-                    waiter.wait(self._patience(site, key, began))
-            except BaseException:
-                permits.stop_waiting(waiter)
-                raise
+        permits.wait_turn(ThreadWaiter(()), self._patience(site, key))
         return self._admit(site, key, work, self._pool, permit=True)
 
     async def asubmit(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Call:
@@ -135,15 +128,7 @@ class Coordinator:
         permits = pool.permits
         if pool.runs_here():
             return await self._aadmit(site, key, work, pool, permit=permits.take_nowait())
-        waiter = LoopWaiter()
-        if not permits.take_or_wait(waiter):
-            began = self.flights.clock.monotonic()
-            try:
-                while permits.is_waiting(waiter):
-                    await waiter.wait(self._patience(site, key, began))
-            except BaseException:
-                permits.stop_waiting(waiter)
-                raise
+        await permits.await_turn(LoopWaiter(), self._patience(site, key))
         return await self._aadmit(site, key, work, pool, permit=True)
 
     def submit_nowait(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Call:
@@ -229,16 +214,21 @@ class Coordinator:
         _telling.add(task)
         task.add_done_callback(_telling.discard)
 
-    def _patience(self, site: CallSite, key: str, began: float) -> float:
-        """Return how long to wait before looking again whether the pool has a place."""
-        if self.flights.closed:
-            raise CallCancelled("shutdown", site.display(key))
-        waited = self.flights.clock.monotonic() - began
+    def _patience(self, site: CallSite, key: str) -> Callable[[], float]:
+        """Return what says how long to wait before looking again whether the pool has a place."""
+        began = self.flights.clock.monotonic()
         timeout = site.options.timeout
-        if timeout is not None and waited >= timeout:
-            holder = f"the pool has {self.workers} workers and {self.capacity} places"
-            raise WaitTimeout(site.display(key), waited, holder)
-        return wait_slice(timeout, waited)
+
+        def patience() -> float:
+            if self.flights.closed:
+                raise CallCancelled("shutdown", site.display(key))
+            waited = self.flights.clock.monotonic() - began
+            if timeout is not None and waited >= timeout:
+                holder = f"the pool has {self.workers} workers and {self.capacity} places"
+                raise WaitTimeout(site.display(key), waited, holder)
+            return wait_slice(timeout, waited)
+
+        return patience
 
     def _admit(
         self, site: CallSite, key: str, work: Any, pool: ThreadPool | LoopPool, *, permit: bool

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from types import MappingProxyType, TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from django_vega.core.clock import Clock, SystemClock
 from django_vega.core.errors import VegaError, WaitTimeout
 from django_vega.runtime.aio import LoopWaiter
 from django_vega.runtime.outcomes import wait_slice
+from django_vega.runtime.permits import Permits
 from django_vega.runtime.threads import ThreadWaiter
 
 
@@ -65,14 +65,7 @@ class BudgetTimeout(WaitTimeout):
         return type(self), (self.weight, self.waited, self.limit), vars(self)
 
 
-class TokenWaiter(Protocol):
-    """Somebody in line for tokens; they are handed over, not fought for."""
-
-    def wake(self) -> bool:
-        """Tell the waiter that its tokens are there; False when it is gone for good."""
-
-
-class Account:
+class Account(Permits):
     """Tokens and the line for them.
 
     Args:
@@ -81,79 +74,10 @@ class Account:
     """
 
     def __init__(self, limit: int, lender: Account | None = None) -> None:
-        self.limit = limit
+        super().__init__(limit)
         self.lender = lender
         #: The body that they were lent to is over; written by its runner.
         self.is_returned = False
-        self._lock = threading.Lock()
-        self._free = limit
-        self._line: dict[TokenWaiter, int] = {}  # in order of arrival
-        # Told that their tokens are there, and not back yet.
-        self._told: dict[TokenWaiter, int] = {}
-
-    @property
-    def used(self) -> int:
-        """How many tokens are taken."""
-        return self.limit - self._free
-
-    def take_nowait(self, weight: int) -> bool:
-        """Take tokens if they are free and nobody waits for some."""
-        with self._lock:
-            return self._take(weight)
-
-    def take_or_wait(self, waiter: TokenWaiter, weight: int) -> bool:
-        """Take tokens, or enter ``waiter`` into the line and return False."""
-        with self._lock:
-            if self._take(weight):
-                return True
-            self._line[waiter] = weight
-            return False
-
-    def confirm(self, waiter: TokenWaiter) -> bool:
-        """Take what was handed over to the waiter; False while that has not happened."""
-        with self._lock:
-            return self._told.pop(waiter, None) is not None
-
-    def stop_waiting(self, waiter: TokenWaiter) -> None:
-        """Leave the line, and pass on the tokens if they were handed over meanwhile."""
-        with self._lock:
-            self._line.pop(waiter, None)
-            self._free += self._told.pop(waiter, 0)
-        self._hand_out()
-
-    def give_back(self, weight: int) -> None:
-        """Free tokens, and hand them to the first in line as far as they go.
-
-        Raises:
-            ValueError: More come back than were taken.
-        """
-        with self._lock:
-            if self._free + weight > self.limit:
-                raise ValueError(
-                    f"{weight} tokens of the budget come back, and {self.limit - self._free} of "
-                    f"{self.limit} are taken. Release what was acquired, once"
-                )
-            self._free += weight
-        self._hand_out()
-
-    def _take(self, weight: int) -> bool:
-        if weight > self._free or (self._line and weight):
-            return False
-        self._free -= weight
-        return True
-
-    def _hand_out(self) -> None:
-        while True:
-            with self._lock:
-                waiter = next(iter(self._line), None)
-                if waiter is None or self._line[waiter] > self._free:
-                    return
-                weight = self._told[waiter] = self._line.pop(waiter)
-                self._free -= weight
-            # Outside the lock: whoever is told may come right back.
-            if not waiter.wake():
-                with self._lock:
-                    self._free += self._told.pop(waiter, 0)
 
 
 # Budget -> what the code of this context may take of it, where that is not the whole.
@@ -288,35 +212,24 @@ class Budget:
                 f"a wait for {weight} tokens of {self!r} would block the running event loop; "
                 "await aacquire(), or use `async with budget.tokens():`"
             )
-        waiter = ThreadWaiter(())
-        began = self._clock.monotonic()
-        if account.take_or_wait(waiter, weight):
-            return
-        try:
-            while not account.confirm(waiter):
-                waited = self._clock.monotonic() - began
-                if timeout is not None and waited >= timeout:
-                    raise BudgetTimeout(weight, waited, account.limit)
-                waiter.wait(wait_slice(timeout, waited))
-        except BaseException:
-            account.stop_waiting(waiter)
-            raise
+        account.wait_turn(ThreadWaiter(()), self._patience(account, weight, timeout), weight)
 
     async def atake(self, account: Account, weight: int, timeout: float | None) -> None:
         """Take tokens of an account; see `aacquire`."""
-        waiter = LoopWaiter()
+        await account.await_turn(LoopWaiter(), self._patience(account, weight, timeout), weight)
+
+    def _patience(
+        self, account: Account, weight: int, timeout: float | None
+    ) -> Callable[[], float]:
         began = self._clock.monotonic()
-        if account.take_or_wait(waiter, weight):
-            return
-        try:
-            while not account.confirm(waiter):
-                waited = self._clock.monotonic() - began
-                if timeout is not None and waited >= timeout:
-                    raise BudgetTimeout(weight, waited, account.limit)
-                await waiter.wait(wait_slice(timeout, waited))
-        except BaseException:
-            account.stop_waiting(waiter)
-            raise
+
+        def patience() -> float:
+            waited = self._clock.monotonic() - began
+            if timeout is not None and waited >= timeout:
+                raise BudgetTimeout(weight, waited, account.limit)
+            return wait_slice(timeout, waited)
+
+        return patience
 
 
 class Tokens:

@@ -7,81 +7,14 @@ Source: the seed "concurrency-composition", section 3.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any
 
 from django_vega.core.call import Call, current
-
-
-class PlaceWaiter(Protocol):
-    """Somebody who waits for a place; it is handed over, not fought for."""
-
-    def wake(self) -> bool:
-        """Tell the waiter that it holds a place; False when it is gone for good."""
-
-
-class Permits:
-    """Places of a pool: first come, first served, for threads and event loops alike."""
-
-    def __init__(self, limit: int) -> None:
-        self._lock = threading.Lock()
-        self._free = limit
-        self._waiting: deque[PlaceWaiter] = deque()
-        # Told that they hold a place, and not back yet.
-        self._told: set[PlaceWaiter] = set()
-
-    def take_nowait(self) -> bool:
-        """Take a place if one is free and nobody waits for it."""
-        with self._lock:
-            if self._free <= 0 or self._waiting:
-                return False
-            self._free -= 1
-            return True
-
-    def take_or_wait(self, waiter: PlaceWaiter) -> bool:
-        """Take a place, or enter ``waiter`` into the line and return False."""
-        with self._lock:
-            if self._free > 0 and not self._waiting:
-                self._free -= 1
-                return True
-            self._waiting.append(waiter)
-            return False
-
-    def is_waiting(self, waiter: PlaceWaiter) -> bool:
-        """Whether the waiter is still in the line; else it holds a place."""
-        with self._lock:
-            if waiter in self._waiting:
-                return True
-            self._told.discard(waiter)
-            return False
-
-    def stop_waiting(self, waiter: PlaceWaiter) -> None:
-        """Leave the line, and pass on the place if it was handed over meanwhile."""
-        with self._lock:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-            holds_a_place = waiter in self._told
-            self._told.discard(waiter)
-        if holds_a_place:
-            self.give_back()
-
-    def give_back(self) -> None:
-        """Free a place, or hand it to the first in line."""
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._free += 1
-                    return
-                waiter = self._waiting.popleft()
-                self._told.add(waiter)
-            if waiter.wake():
-                return
-            with self._lock:
-                self._told.discard(waiter)
+from django_vega.runtime.permits import Permits
 
 
 class ThreadPool:

@@ -39,7 +39,7 @@ class Line:
 
 def stands_in_line(budget, count):
     """Return when so many wait."""
-    until(lambda: len(budget._account._line) + len(budget._account._told) >= count)
+    until(lambda: len(budget._account._waiting) + len(budget._account._told) >= count)
 
 
 def test_tokens__are_taken_and_released_by_weight():
@@ -248,9 +248,9 @@ async def test_tasks_and_threads__stand_in_one_line():
             order.append("task")
 
     thread = threads.start(on_thread)
-    await auntil(lambda: len(budget._account._line) == 1)
+    await auntil(lambda: len(budget._account._waiting) == 1)
     task = asyncio.create_task(on_loop())
-    await auntil(lambda: len(budget._account._line) == 2)
+    await auntil(lambda: len(budget._account._waiting) == 2)
     budget.release()
     await task
     thread.result()
@@ -264,7 +264,7 @@ async def test_a_cancelled_task__leaves_the_line():
     budget = Budget(1)
     await budget.aacquire()
     tasks = [asyncio.create_task(budget.aacquire()) for _ in range(3)]
-    await auntil(lambda: len(budget._account._line) == 3)
+    await auntil(lambda: len(budget._account._waiting) == 3)
     tasks[0].cancel()
     await ends(tasks[0])
     budget.release()

@@ -231,10 +231,10 @@ def test_fan_outs_and_functions__share_a_budget_in_order_of_arrival():
     budget, order = Budget(1), []
     budget.acquire()
     taking = threads.start(lambda: (budget.acquire(), order.append("function"), budget.release()))
-    until(lambda: budget._account._line)
+    until(lambda: budget._account._waiting)
     with fan_out(order.append, "A", budget=budget) as run:
         reading = threads.start(lambda: list(run))
-        until(lambda: len(budget._account._line) == 2)
+        until(lambda: len(budget._account._waiting) == 2)
         budget.release()
         taking.join()
         reading.join()

@@ -307,7 +307,7 @@ def test_places_are_handed_over__first_come_first_served():
     assert not permits.take_or_wait(second)
     permits.give_back()
     assert (first.woken, second.woken) == (1, 0)
-    assert (permits.is_waiting(first), permits.is_waiting(second)) == (False, True)
+    assert (permits.confirm(first), permits.confirm(second)) == (True, False)
     assert not permits.take_nowait()
     permits.give_back()
     assert second.woken == 1
