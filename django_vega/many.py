@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import (
     AsyncGenerator,
@@ -58,28 +57,19 @@ class Stages:
     Args:
         fetch_workers: How many functions run at once.
         write_workers: How many writes.
+        semaphore: What bounds them: that of threads, or that of the running loop's tasks.
     """
 
-    def __init__(self, fetch_workers: int, write_workers: int) -> None:
+    def __init__(
+        self, fetch_workers: int, write_workers: int, semaphore: Callable[[int], Any]
+    ) -> None:
         check_int("fetch_workers", fetch_workers, at_least=1)
         check_int("write_workers", write_workers, at_least=1)
         self.workers = fetch_workers + write_workers
         self._lock = threading.Lock()
         self._counts = {"fetching": 0, "fetched": 0, "writing": 0, "written": 0}
         self._is_over = False
-        self._fetches: Any = None
-        self._writes: Any = None
-        self._limits = fetch_workers, write_workers
-
-    def on_threads(self) -> Self:
-        """Bound threads."""
-        self._fetches, self._writes = map(threading.Semaphore, self._limits)
-        return self
-
-    def on_loop(self) -> Self:
-        """Bound tasks of the running loop."""
-        self._fetches, self._writes = map(asyncio.Semaphore, self._limits)
-        return self
+        self._fetches, self._writes = semaphore(fetch_workers), semaphore(write_workers)
 
     def end(self) -> None:
         """Let no write begin any more: nobody is there to be told."""
@@ -98,22 +88,17 @@ class Stages:
     @contextmanager
     def fetch(self) -> Generator[None]:
         """Surround the call of a function; afterwards its rows wait for room to be written."""
-        with self._fetches:
-            self._refuse_when_over()
-            with self._counted("fetching"):
-                yield
+        with self._fetches, self._at("fetching"):
+            yield
         self._move(None, "fetched")
 
     @contextmanager
     def write(self) -> Generator[None]:
         """Surround a write."""
-        try:
+        with self._until_turn():
             self._writes.acquire()
-        finally:
-            self._move("fetched", None)
         try:
-            self._refuse_when_over()
-            with self._counted("writing"):
+            with self._at("writing"):
                 yield
         finally:
             self._writes.release()
@@ -122,31 +107,33 @@ class Stages:
     async def afetch(self) -> AsyncGenerator[None]:
         """Surround the call of an async function."""
         async with self._fetches:
-            self._refuse_when_over()
-            with self._counted("fetching"):
+            with self._at("fetching"):
                 yield
         self._move(None, "fetched")
 
     @asynccontextmanager
     async def awrite(self) -> AsyncGenerator[None]:
         """Surround a write from a loop."""
-        try:
+        with self._until_turn():
             await self._writes.acquire()
-        finally:
-            self._move("fetched", None)
         try:
-            self._refuse_when_over()
-            with self._counted("writing"):
+            with self._at("writing"):
                 yield
         finally:
             self._writes.release()
 
-    def _refuse_when_over(self) -> None:
-        if self._is_over:
-            raise Left
+    @contextmanager
+    def _until_turn(self) -> Generator[None]:
+        try:
+            yield
+        finally:
+            self._move("fetched", None)
 
     @contextmanager
-    def _counted(self, stage: str) -> Generator[None]:
+    def _at(self, stage: str) -> Generator[None]:
+        """Be at a stage, unless nobody is there to be told any more."""
+        if self._is_over:
+            raise Left
         self._move(None, stage)
         try:
             yield
@@ -209,9 +196,8 @@ class Many(_Many, Generic[R]):
     and what was fetched by then is not written.
 
     Args:
-        call: Makes one call.
-        arguments: A tuple is spread over the function's parameters, a mapping over its keywords;
-            anything else is its one argument.
+        call: Makes one call, with an argument as `spread` takes it.
+        arguments: Pulled lazily.
         stages: The bounds of fetches and writes.
         progress: Whether to show a bar on a terminal.
         options: For `fan_out`.
@@ -219,7 +205,7 @@ class Many(_Many, Generic[R]):
 
     def __init__(
         self,
-        call: Callable[[Stages, tuple[Any, ...], Mapping[str, Any]], R],
+        call: Callable[[Stages, Any], R],
         arguments: Iterable[Any],
         stages: Stages,
         *,
@@ -230,7 +216,7 @@ class Many(_Many, Generic[R]):
 
         def one(argument: Any) -> R:
             try:
-                return call(stages, *spread(argument))
+                return call(stages, argument)
             except Left:
                 raise CallCancelled("caller-gone") from None
 
@@ -270,7 +256,7 @@ class AsyncMany(_Many, Generic[R]):
 
     def __init__(
         self,
-        call: Callable[[Stages, tuple[Any, ...], Mapping[str, Any]], Awaitable[R]],
+        call: Callable[[Stages, Any], Awaitable[R]],
         arguments: Iterable[Any] | AsyncIterable[Any],
         stages: Stages,
         *,
@@ -281,7 +267,7 @@ class AsyncMany(_Many, Generic[R]):
 
         async def one(argument: Any) -> R:
             try:
-                return await call(stages, *spread(argument))
+                return await call(stages, argument)
             except Left:
                 raise CallCancelled("caller-gone") from None
 
@@ -320,7 +306,11 @@ _NONE: Final[Mapping[str, Any]] = {}
 
 
 def spread(argument: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the positional and the keyword arguments that one element stands for."""
+    """Return the positional and the keyword arguments that one element stands for.
+
+    A tuple is spread over the parameters, a mapping over the keywords; anything else is the one
+    argument.
+    """
     if isinstance(argument, tuple):
         return argument, _NONE
     if isinstance(argument, Mapping):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+import threading
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import (
@@ -20,7 +22,8 @@ from typing import (
 
 from django_vega.core.outcome import Refresh, RefreshStatus
 from django_vega.functions import AsyncCoordinated, Coordinated, Decorated
-from django_vega.many import AsyncMany, Many, Stages
+from django_vega.invocation import Invocation
+from django_vega.many import AsyncMany, Many, Stages, spread
 from django_vega.options import PER_REFRESH_CALL, RefreshCallOptions
 from django_vega.refreshing import RefreshPlan
 from django_vega.watching.status import StatusWatch
@@ -31,22 +34,8 @@ S = TypeVar("S")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class CoordinatedRefresh(Coordinated[P, Refresh], Generic[P]):
-    """A sync refresh."""
-
-    if TYPE_CHECKING:
-
-        @overload  # type: ignore[override]  # the same three, each for its own class
-        def __get__(
-            self: CoordinatedRefresh[Concatenate[type[S], Q]], instance: S | None, owner: type[S]
-        ) -> CoordinatedRefresh[Q]: ...
-        @overload
-        def __get__(self, instance: None, owner: type) -> CoordinatedRefresh[P]: ...
-        @overload
-        def __get__(
-            self: CoordinatedRefresh[Concatenate[S, Q]], instance: S, owner: type | None = None
-        ) -> CoordinatedRefresh[Q]: ...
-        def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
+class DecoratedRefresh(Decorated[P], Generic[P]):
+    """What sync and async refreshes have in common."""
 
     def with_options(self, **options: Unpack[RefreshCallOptions]) -> Self:
         """Return the same refresh with other options for the calls made through it.
@@ -64,14 +53,49 @@ class CoordinatedRefresh(Coordinated[P, Refresh], Generic[P]):
         """Register what a caller gets at once under ``while_busy="stale"``.
 
         Args:
-            function: Takes the refresh's own arguments and returns what is stored. Its caller gets
-                it as ``Refresh(outcome="stale", value=...)``.
+            function: Takes the refresh's own arguments and returns what is stored; one of an async
+                refresh may be async. Its caller gets it as ``Refresh(outcome="stale", value=...)``.
 
         Raises:
-            TypeError: It is async, or no function.
+            TypeError: It is no function, or async where the refresh is not.
             ValueError: There is one already.
         """
-        return _register_stale(self, function)
+        plan, name = self.definition.plan, self.definition.name
+        plain = getattr(function, "__func__", function)
+        if not callable(plain) or (inspect.iscoroutinefunction(plain) and not self._is_async):
+            raise TypeError(
+                f"{name}.stale got {function!r}: pass a plain function with the refresh's own "
+                "parameters; only an async refresh may have an async one"
+            )
+        if plan.stale is not None:
+            raise ValueError(f"{name} has {plan.stale!r} as its .stale function already")
+        plan.stale = plain
+        return function
+
+    def watch_status(self, *args: P.args, **kwargs: P.kwargs) -> StatusWatch:
+        """Iterate over the status of this key: the present one first, then each change.
+
+        Use ``async for``, or ``for`` with ``.with_timeout(seconds)``; see `StatusWatch`.
+        """
+        return _plan(self).watch_status(self.invocation(args, kwargs))
+
+
+class CoordinatedRefresh(DecoratedRefresh[P], Coordinated[P, Refresh], Generic[P]):
+    """A sync refresh."""
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]  # the same three, each for its own class
+        def __get__(
+            self: CoordinatedRefresh[Concatenate[type[S], Q]], instance: S | None, owner: type[S]
+        ) -> CoordinatedRefresh[Q]: ...
+        @overload
+        def __get__(self, instance: None, owner: type) -> CoordinatedRefresh[P]: ...
+        @overload
+        def __get__(
+            self: CoordinatedRefresh[Concatenate[S, Q]], instance: S, owner: type | None = None
+        ) -> CoordinatedRefresh[Q]: ...
+        def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
 
     def many(  # type: ignore[override]
         self,
@@ -114,7 +138,7 @@ class CoordinatedRefresh(Coordinated[P, Refresh], Generic[P]):
         return Many(
             partial(_staged, self),
             arguments,
-            Stages(fetch_workers, write_workers).on_threads(),
+            Stages(fetch_workers, write_workers, threading.Semaphore),
             progress=progress,
             options={"capacity": capacity, "deadline": deadline},
         )
@@ -123,15 +147,8 @@ class CoordinatedRefresh(Coordinated[P, Refresh], Generic[P]):
         """Return how the last refresh with this key ended; starts and joins nothing."""
         return _plan(self).status(self.invocation(args, kwargs))
 
-    def watch_status(self, *args: P.args, **kwargs: P.kwargs) -> StatusWatch:
-        """Iterate over the status of this key: the present one first, then each change.
 
-        Use ``async for``, or ``for`` with ``.with_timeout(seconds)``; see `StatusWatch`.
-        """
-        return _plan(self).watch_status(self.invocation(args, kwargs))
-
-
-class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
+class AsyncCoordinatedRefresh(DecoratedRefresh[P], AsyncCoordinated[P, Refresh], Generic[P]):
     """An async refresh."""
 
     if TYPE_CHECKING:
@@ -152,31 +169,6 @@ class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
         ) -> AsyncCoordinatedRefresh[Q]: ...
         def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
 
-    def with_options(self, **options: Unpack[RefreshCallOptions]) -> Self:
-        """Return the same refresh with other options for the calls made through it.
-
-        Args:
-            **options: As for `coordinated` functions, and ``fresh_for`` as the decorator takes it.
-                ``force=True``: a recent success is no reason not to run; a flight is still joined.
-
-        Raises:
-            TypeError, ValueError: An option is unknown, or its value is not allowed.
-        """
-        return self._with_options(options, PER_REFRESH_CALL)
-
-    def stale(self, function: F) -> F:
-        """Register what a caller gets at once under ``while_busy="stale"``.
-
-        Args:
-            function: Takes the refresh's own arguments and returns, or awaits, what is stored. Its
-                caller gets it as ``Refresh(outcome="stale", value=...)``.
-
-        Raises:
-            TypeError: It is no function.
-            ValueError: There is one already.
-        """
-        return _register_stale(self, function)
-
     def many(  # type: ignore[override]
         self,
         arguments: Iterable[Any] | AsyncIterable[Any],
@@ -194,7 +186,7 @@ class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
         return AsyncMany(
             partial(_astaged, self.with_options(on_last_leave="cancel")),
             arguments,
-            Stages(fetch_workers, write_workers).on_loop(),
+            Stages(fetch_workers, write_workers, asyncio.Semaphore),
             progress=progress,
             options={"capacity": capacity, "deadline": deadline},
         )
@@ -203,50 +195,17 @@ class AsyncCoordinatedRefresh(AsyncCoordinated[P, Refresh], Generic[P]):
         """Return how the last refresh with this key ended; starts and joins nothing."""
         return await _plan(self).astatus(self.invocation(args, kwargs))
 
-    def watch_status(self, *args: P.args, **kwargs: P.kwargs) -> StatusWatch:
-        """Iterate over the status of this key: the present one first, then each change.
 
-        Use ``async for``, or ``for`` with ``.with_timeout(seconds)``; see `StatusWatch`.
-        """
-        return _plan(self).watch_status(self.invocation(args, kwargs))
+def _staged(refresh: CoordinatedRefresh[Any], stages: Stages, argument: Any) -> Refresh:
+    return _plan(refresh).call(_in_stages(refresh, stages, argument))  # type: ignore[no-any-return]
 
 
-def _staged(
-    refresh: CoordinatedRefresh[Any],
-    stages: Stages,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> Refresh:
-    invocation = replace(refresh.invocation(args, kwargs), stages=stages)
-    return _plan(refresh).call(invocation)  # type: ignore[no-any-return]
+async def _astaged(refresh: AsyncCoordinatedRefresh[Any], stages: Stages, argument: Any) -> Refresh:
+    return await _plan(refresh).acall(_in_stages(refresh, stages, argument))  # type: ignore[no-any-return]
 
 
-async def _astaged(
-    refresh: AsyncCoordinatedRefresh[Any],
-    stages: Stages,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> Refresh:
-    invocation = replace(refresh.invocation(args, kwargs), stages=stages)
-    return await _plan(refresh).acall(invocation)  # type: ignore[no-any-return]
-
-
-def _register_stale(decorated: Decorated[Any], function: F) -> F:
-    plan = decorated.definition.plan
-    plain = getattr(function, "__func__", function)
-    if not callable(plain) or (
-        inspect.iscoroutinefunction(plain) and not isinstance(decorated, AsyncCoordinated)
-    ):
-        raise TypeError(
-            f"{decorated.definition.name}.stale got {function!r}: pass a plain function with the "
-            "refresh's own parameters; only an async refresh may have an async one"
-        )
-    if plan.stale is not None:
-        raise ValueError(
-            f"{decorated.definition.name} has {plan.stale!r} as its .stale function already"
-        )
-    plan.stale = plain
-    return function
+def _in_stages(refresh: Decorated[Any], stages: Stages, argument: Any) -> Invocation:
+    return replace(refresh.invocation(*spread(argument)), stages=stages)
 
 
 def _plan(decorated: Decorated[Any]) -> RefreshPlan:
