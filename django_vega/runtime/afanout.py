@@ -181,8 +181,6 @@ class AsyncFanOut(Generic[T, R]):
         self._source: Any = targets if is_source else None
         self._is_stepping = False
         self._is_pulling = False
-        # Since the last outcome.
-        self._has_pulled = False
         self._error: Exception | None = None
 
     def __repr__(self) -> str:
@@ -263,18 +261,12 @@ class AsyncFanOut(Generic[T, R]):
         """Return the next outcome, WAIT or END; waits for nothing but the targets."""
         crew = self._crew
         may_pull = True
-        while (found := crew.read(self._has_pulled, may_pull)) is Move.PULL:
+        while (found := crew.read(may_pull=may_pull)) is Move.PULL:
             target = await self._pull()
             if target is Move.WAIT:
                 may_pull = False
-            elif target is not Move.END:
-                self._has_pulled = True
-                outcome = crew.admit(target)
-                if outcome is not None:
-                    found = outcome
-                    break
-        if found is not Move.WAIT:
-            self._has_pulled = False
+            elif target is not Move.END and (outcome := crew.admit(target)) is not None:
+                return outcome
         return found
 
     async def _pull(self) -> Any:

@@ -120,6 +120,8 @@ class Engine(ABC):
             take=None if plan.budget is None else self._take_tokens,
         )
         self._is_timed = plan.timeout is not None or plan.deadline is not None
+        # A target was pulled since the last outcome; only the reader knows.
+        self._has_pulled = False
         self._lock = threading.Lock()
         #: Where tokens come from; written at the reader's first step.
         self.account: Account | None = None
@@ -153,9 +155,12 @@ class Engine(ABC):
             self._carry_out(effects)
         return result
 
-    def read(self, has_pulled: bool, may_pull: bool) -> Outcome[Any, Any] | Move:
+    def read(self, *, may_pull: bool) -> Outcome[Any, Any] | Move:
         """Return the oldest outcome, or what the reader does instead; see `Fan.read`."""
-        return self.act(self.fan.read, has_pulled, may_pull)
+        found = self.act(self.fan.read, self._has_pulled, may_pull)
+        if found is not Move.PULL and found is not Move.WAIT:
+            self._has_pulled = False
+        return found
 
     def look(self) -> None:
         """Take no step but what the time demands."""
@@ -178,13 +183,17 @@ class Engine(ABC):
 
     def admit(self, target: Any) -> Outcome[Any, Any] | None:
         """Let a pulled target in; return its outcome when that is certain at once."""
+        outcome: Outcome[Any, Any] | None
         try:
             weight = self.plan.weigh(target, self.account)
         except Exception as error:  # noqa: BLE001 - it is this target's
-            refused = self.act(self.fan.refuse, Item(target), error)
-            return None if self.fan.closed else refused
-        outcome = self.act(self.fan.offer, Item(target, weight, self._here()))
-        return None if self.fan.closed else outcome
+            outcome = self.act(self.fan.refuse, Item(target), error)
+        else:
+            outcome = self.act(self.fan.offer, Item(target, weight, self._here()))
+        if self.fan.closed:
+            outcome = None
+        self._has_pulled = outcome is None
+        return outcome
 
     def begin(self, item: Item) -> bool:
         """Note that the function is called now, in this context; False when it must not be."""
