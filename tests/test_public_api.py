@@ -3,11 +3,8 @@
 import copy
 import inspect
 import pickle
-import subprocess
-import sys
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +15,7 @@ import django_vega
 from django_vega import core, signals
 from django_vega.core import errors, events
 from django_vega.writing.faults import Fault, InvalidUpsertError
-
-ROOT = Path(__file__).parent.parent
+from tests import interpreters
 
 # The contract, as far as it works by now.
 NAMES = {
@@ -128,15 +124,7 @@ def test_names__documented() -> None:
 
 def run_python(code: str) -> str:
     """Run code in a fresh interpreter without settings, with warnings as errors."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = interpreters.run_bare(code)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,11 +1,9 @@
 """A fan-out in every order of steps that Hypothesis can think of, and mutants that it must find."""
 
-import inspect
-import types
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,6 +16,7 @@ from hypothesis.stateful import (
 
 from django_vega.core import places
 from django_vega.core.places import Item
+from tests.core import mutation
 
 ENDS = {"done", "failed"}
 
@@ -246,17 +245,8 @@ class FanMachine(RuleBasedStateMachine):
             }
 
 
-SEARCH = settings(
-    max_examples=2_000,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
+# Longer stories than the table has, and fewer of them.
+SEARCH = settings(mutation.SEARCH, max_examples=2_000, stateful_step_count=40)
 
 
 def test_promises_hold__in_every_order_of_steps():
@@ -340,11 +330,7 @@ MUTANTS = {
 
 def mutated(old, new):
     """Return the state machine over the source with one text in place of another."""
-    source = inspect.getsource(places)
-    assert source.count(old) == 1
-    module = types.ModuleType("mutant")
-    module.__dict__["__name__"] = places.__name__  # dataclasses look their module up
-    exec(compile(source.replace(old, new), "mutant", "exec"), module.__dict__)
+    module = mutation.execute(places, old, new)
     return type("Machine", (FanMachine,), {"module": module})
 
 

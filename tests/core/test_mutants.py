@@ -3,37 +3,22 @@
 A mutant is the source of the table, or of the graph of waits, with one text in place of another.
 """
 
-import inspect
 import types
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from django_vega.core import table, waits
 from tests.core import test_waits
+from tests.core.mutation import CONFIRM, SEARCH, execute
 from tests.core.stage import Stage
 from tests.core.stories import DECISIONS, FOUR_CALLS, LATE_ENDS, RULES
 from tests.core.test_machine import TableMachine
 
 Failed = pytest.fail.Exception  # what `pytest.raises` raises when nothing was
-
-# A mutant is found by the first example that fails, not by the smallest; the rarest take some 200.
-SEARCH = settings(
-    max_examples=3_000,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
-
-# Enough for a table without a fault: its own tests go further.
-CONFIRM = settings(SEARCH, max_examples=100)
 
 
 def machine(table_class, search=SEARCH):
@@ -84,19 +69,10 @@ class Mutant:
         """Return the table with the fault in it."""
         broken = execute(self.module, self.old, self.new)
         if self.module is waits:
-            graph = broken["WaitGraph"]
+            graph = broken.WaitGraph
             broken = execute(table, "WaitGraph(self._ahead)", "NewWaitGraph(self._ahead)")
-            broken["NewWaitGraph"] = graph
-        return broken["Table"]
-
-
-def execute(module, old, new):
-    """Run the source of a module with one text replaced, and return its names."""
-    source = inspect.getsource(module)
-    assert source.count(old) == 1, f"the source has changed; mutate it otherwise:\n{old}"
-    names = {"__name__": f"{module.__name__}.mutant"}
-    exec(compile(source.replace(old, new), "<mutant>", "exec"), names)
-    return names
+            broken.NewWaitGraph = graph
+        return broken.Table
 
 
 MUTANTS = {

@@ -39,6 +39,15 @@ async def arefresh(region: str, fetch: Any) -> Any:
     return fetch()
 
 
+def start_and_park(function: Any, gate: Gate, seen: Recorder) -> list[threads.Running[Any]]:
+    """Start a refresh that waits at the gate, and one that is parked behind it and must not run."""
+    first = threads.start(lambda: function("alaska", gate))
+    assert gate.entered.wait(TIMEOUT)
+    second = threads.start(lambda: function("alaska", never))
+    seen.wait(1, "call:parked")
+    return [first, second]
+
+
 def age_stored(seconds: float) -> None:
     """Make what is stored so much older, as another process left it long ago."""
     successes.forget_successes()
@@ -140,10 +149,7 @@ def test_admission__finds_it_fresh() -> None:
     function = refresh.with_options(strategy="serialize")
     gate = Gate([row("here")])
     with Recorder() as seen:
-        first = threads.start(lambda: function("alaska", gate))
-        assert gate.entered.wait(TIMEOUT)
-        second = threads.start(lambda: function("alaska", never))
-        seen.wait(1, "call:parked")
+        first, second = start_and_park(function, gate, seen)
         gate.open()
         written, fresh = threads.results([first, second])
         assert (written.outcome, fresh.outcome) == ("written", "fresh")
@@ -157,10 +163,7 @@ def test_admission__finds_it_fresh_as_another_process_left_it() -> None:
     function = refresh.with_options(strategy="serialize")
     gate = Gate([row("here")])
     with Recorder() as seen:
-        first = threads.start(lambda: function("alaska", gate))
-        assert gate.entered.wait(TIMEOUT)
-        second = threads.start(lambda: function("alaska", never))
-        seen.wait(1, "call:parked")
+        first, second = start_and_park(function, gate, seen)
         real_note, successes._seen.add = successes._seen.add, lambda *args: None  # type: ignore[method-assign]
         try:
             gate.open()
@@ -174,10 +177,7 @@ def test_admission__a_forced_follower_is_not_content_with_that() -> None:
     queued = refresh.with_options(strategy="serialize")
     gate = Gate([row("old")])
     with Recorder() as seen:
-        first = threads.start(lambda: queued("alaska", gate))
-        assert gate.entered.wait(TIMEOUT)
-        second = threads.start(lambda: queued("alaska", never))
-        seen.wait(1, "call:parked")
+        first, second = start_and_park(queued, gate, seen)
         # Joins the parked one, which will not run its function.
         forced = refresh.with_options(next=True)
         third = threads.start(lambda: forced("alaska", lambda: [row("new")]))

@@ -1,12 +1,8 @@
 """The end: close(), the interpreter's exit, and the beginning in a forked child."""
 
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +10,8 @@ import pytest
 import django_vega
 from django_vega import CallCancelled, checkpoint, coordinated, current_call
 from django_vega.handler import handler
-from tests import threads
+from tests import interpreters, threads
 from tests.gates import TIMEOUT, Arrivals, Gate, Recorder, never
-
-ROOT = Path(__file__).parents[2]
 
 
 def run(name: str, body: Callable[[], Any]) -> Any:
@@ -213,19 +207,8 @@ def work(name, body):
 
 
 def run_script(script: str) -> str:
-    """Run a script in an interpreter of its own, and return what it printed."""
-    # Python warns of every fork beside threads; what becomes of it is what is tested here.
-    warnings = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
-    done = subprocess.run(
-        [sys.executable, *warnings, "-c", SETUP + textwrap.dedent(script)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    """Run a script after the setup, and return what it printed."""
+    return interpreters.run_script(SETUP, script)
 
 
 def test_interpreter_exits__calls_wait_in_every_way():

@@ -1,10 +1,6 @@
 """Watching as users reach it: by its names, beside real refreshes, until the end of the process."""
 
 import contextlib
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +8,11 @@ from django.db import transaction
 
 from django_vega import CallCancelled, Upsert, singleflight_refresh, watch
 from django_vega.runtime.watching import hub
-from tests import threads
+from tests import interpreters, threads
 from tests.gates import TIMEOUT, Gate, never
 from tests.integration.repository import AsyncRepository, Repository, row, run
 from tests.watching.stage import END, Stage, codes, quakes, waiting
 from tests.writing_app.models import Page, Quake, Station
-
-ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.databases, pytest.mark.django_db(transaction=True)]
 
@@ -188,19 +182,8 @@ nothing = django_vega.watch(Quake.objects.none())
 
 
 def run_script(script: str) -> str:
-    """Run a script in an interpreter of its own, and return what it printed."""
-    # Python warns of every fork beside threads; what becomes of it is what is tested here.
-    warnings = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
-    done = subprocess.run(
-        [sys.executable, *warnings, "-c", SETUP + textwrap.dedent(script)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    """Run a script after the setup, and return what it printed."""
+    return interpreters.run_script(SETUP, script)
 
 
 def test_interpreter_exits__threads_watch():
