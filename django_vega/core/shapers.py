@@ -45,7 +45,11 @@ Shaper: TypeAlias = Debounce | Throttle
 def debounce(wait: float, max_wait: float) -> Debounce:
     """Run once a key has been quiet for ``wait`` seconds; earlier callers share that outcome.
 
-    The last caller of a burst runs, on its own thread or loop; those before it are swallowed.
+    The last caller of a burst runs, on its own thread or loop; those before it are swallowed and
+    count as waiting for its flight. When it goes away, or its own timeout passes, the one before it
+    is next. A burst is one call: what its strategy or ``while_busy`` answers goes to all. Callers
+    with other options have a burst of their own. Code that runs inside a flight is not held back,
+    and who is held back is no call yet, so that ``cancel()`` does not reach it.
 
         calls        a  b  c
         time         0  1  2           wait=2: c runs at 4, a and b get its outcome

@@ -16,7 +16,7 @@ from typing import Any
 from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, current
 from django_vega.core.errors import WaitTimeout
 from django_vega.runtime.announcer import Outbox
-from django_vega.runtime.flights import Flights
+from django_vega.runtime.flights import Flights, OnCall
 from django_vega.runtime.outcomes import follower_outcome, outcome, result_outcome, wait_slice
 from django_vega.runtime.pool import LoopPool
 
@@ -79,20 +79,28 @@ class LoopRunner:
         self._pools: weakref.WeakKeyDictionary[Any, LoopPool] = weakref.WeakKeyDictionary()
         self._pools_lock = threading.Lock()
 
-    async def call(self, site: CallSite, key: str, work: Callable[[Call], Awaitable[Any]]) -> Any:
+    async def call(
+        self,
+        site: CallSite,
+        key: str,
+        work: Callable[[Call], Awaitable[Any]],
+        on_call: OnCall | None = None,
+    ) -> Any:
         """Coordinate one call and return what it comes to."""
         flights = self._flights
         began = flights.clock.monotonic()
         abandoned: Call | None = None
         while True:
             outbox: Outbox = []
-            call = flights.new_call(site, key, work, self._runtime, predecessor=abandoned)
+            call = flights.new_call(
+                site, key, work, self._runtime, predecessor=abandoned, on_call=on_call
+            )
             leads = False
             try:
                 returned = flights.admit(call, outbox, _make_waiter)
                 if call.leader is not None:
                     if await self._follow(call, call.leader, began, outbox):
-                        return follower_outcome(call, call.leader)
+                        return follower_outcome(site, key, call.leader)
                     abandoned = call.leader
                     continue
                 if call.caller is not None:

@@ -11,7 +11,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from django_vega.backends.base import Backend
 from django_vega.core.admission import CoordinationContext, CoordinatorFunction
@@ -41,6 +41,10 @@ logger = logging.getLogger("django_vega")
 
 # A coordinator whose key changes this often while it decides changes the key itself.
 _MOST_QUESTIONS = 10_000
+
+
+# Told of each call that is made for one caller, while nobody else knows of it.
+OnCall: TypeAlias = Callable[[Call], None]
 
 
 class Waiter(Protocol):
@@ -104,9 +108,10 @@ class Flights:
         predecessor: Call | None = None,
         thread: int | None = None,
         pool: Any = None,
+        on_call: OnCall | None = None,
     ) -> Call:
         """Return an idle call; one that is submitted to a pool is nobody's inner call."""
-        return Call(
+        call = Call(
             next(self._ids),
             site,
             key,
@@ -118,6 +123,9 @@ class Flights:
             thread=thread,
             pool=pool,
         )
+        if on_call is not None:
+            on_call(call)
+        return call
 
     # Admission
 
@@ -243,7 +251,8 @@ class Flights:
         self.table.name_heir(call)
         if call.leader is not None:
             waiter = call.caller = make_waiter(call, chain)
-            self.table.attach(call.leader, waiter)
+            for one in (waiter, *(call.waiters or ())):
+                self.table.attach(call.leader, one)
             if waiter.chain:
                 self.table.waits.begin(waiter.chain, call.leader)
         elif call.state == "parked":
@@ -375,6 +384,13 @@ class Flights:
             self.table.leave(target, waiter)
             if waiter.chain:
                 self.table.waits.end(waiter.chain, target)
+
+    def leave_last(self, call: Call, waiter: Waiter, outbox: Outbox) -> None:
+        """Take a waiter away from the flight that a call is, or has come to follow."""
+        with self.lock:
+            last = call.last_leader()
+            self.leave(last, waiter)
+        self.cancel_unwanted(last, outbox)
 
     def cancel_unwanted(self, call: Call, outbox: Outbox) -> None:
         """Cancel a flight that its own caller and all followers have left, where that is asked."""

@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
-from django_vega.core.call import CallSite
+from django_vega.core.call import Call, CallSite, Options, current_call
 from django_vega.core.errors import CallCancelled, WaitTimeout
-from django_vega.core.outcome import replica
 from django_vega.core.shapers import Debounce, Passes, Throttle, Window
 from django_vega.runtime.aio import LoopWaiter
 from django_vega.runtime.announcer import Outbox
-from django_vega.runtime.flights import Flights
-from django_vega.runtime.outcomes import wait_slice
+from django_vega.runtime.flights import Flights, OnCall
+from django_vega.runtime.outcomes import follower_outcome, wait_slice
 from django_vega.runtime.threads import ThreadWaiter
 
-# Threads and loops have windows of their own: a thread must not wait for a loop.
-Slot: TypeAlias = tuple[str, str, bool]
+# Calls that come to the same: of one function, scope and key, under the same options but for how
+# long they wait. Threads and loops have windows of their own: a thread must not wait for a loop.
+Slot: TypeAlias = tuple[str, str, bool, Options]
 
 
 class Held:
     """A caller that a debounce holds back, until it runs or has the outcome of the one that ran."""
 
-    __slots__ = ("began", "error", "has_outcome", "key", "site", "value", "waiter")
+    __slots__ = ("began", "burst", "is_gone", "key", "site", "waiter")
 
     def __init__(
         self, site: CallSite, key: str, waiter: ThreadWaiter | LoopWaiter, began: float
@@ -36,26 +38,45 @@ class Held:
         self.key = key
         self.waiter = waiter
         self.began = began
-        self.has_outcome = False
-        self.value: Any = None
-        self.error: BaseException | None = None
+        self.burst: Burst | None = None
+        self.is_gone = False
 
-    def outcome(self) -> Any:
-        """Return or raise what the run came to, as a caller that did not run gets it."""
-        if self.error is not None:
-            raise replica(self.error)
-        adapt = self.site.for_follower
-        return self.value if adapt is None else adapt(self.value)
+    @property
+    def slot(self) -> Slot:
+        """Whom it shares a run with."""
+        options = replace(self.site.options, timeout=None)
+        return self.site.scope, self.key, self.site.is_async, options
+
+    def may_run(self) -> bool:
+        """Whether there is still somebody, on a loop that is open."""
+        waiter = self.waiter
+        return not (self.is_gone or (isinstance(waiter, LoopWaiter) and waiter.loop.is_closed()))
 
 
 class Burst(Window):
-    """A window with the member that runs; one that has fired takes no more members."""
+    """A window with the member that runs, and its call; one that has fired takes no more members.
 
-    __slots__ = ("running",)
+    The members are told with the flight of that call, and count as waiting for it.
+    """
+
+    __slots__ = ("call", "running")
 
     def __init__(self, shaper: Debounce, now: float) -> None:
         super().__init__(shaper, now)
         self.running: Held | None = None
+        self.call: Call | None = None
+
+    def outcome(self) -> Call | None:
+        """Return the call that has the outcome of all; None while there is none.
+
+        What is the runner's own matter is none: that it left, waited too long, or was refused as
+        the thread that it is.
+        """
+        if self.call is None:
+            return None
+        last = self.call.last_leader()
+        is_refused = last.state == "error" and last.started_at is None
+        return last if last.settled and not (last.was_left or is_refused) else None
 
 
 class Shaping:
@@ -67,62 +88,77 @@ class Shaping:
 
     def __init__(self, flights: Flights) -> None:
         self._flights = flights
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close the coordinator on the thread that holds it.
+        self._lock = threading.RLock()
         self._bursts: dict[Slot, Burst] = {}
         self._passes = Passes()
 
-    def call(self, site: CallSite, key: str, run: Callable[[], Any]) -> Any:
-        """Shape one call of a sync function; ``run`` hands it to the coordinator."""
-        outbox: Outbox = []
-        announcer = self._flights.announcer
-        shaper = site.options.shaper
-        try:
-            if isinstance(shaper, Throttle):
-                return run() if self._passes_now(site, key, shaper, outbox) else _skipped(site, key)
-            assert shaper is not None
-            waiter = ThreadWaiter(())
-            held, burst = self._arrive(site, key, shaper, waiter)
-            try:
-                while (delay := self._look(held, burst, outbox)) is not None:
-                    waiter.wait(delay)
-                if held.has_outcome:
-                    return held.outcome()
-                announcer.flush(outbox)
-                value = run()
-            except BaseException as error:
-                self._leave(held, burst, error)
-                raise
-            self._conclude(burst, value, None)
-            return value
-        finally:
-            announcer.flush(outbox)
+    def call(self, site: CallSite, key: str, run: Callable[[OnCall | None], Any]) -> Any:
+        """Shape one call of a sync function.
 
-    async def acall(self, site: CallSite, key: str, run: Callable[[], Awaitable[Any]]) -> Any:
-        """Shape one call of an async function."""
+        Args:
+            site: Whose call it is.
+            key: Its key.
+            run: Hands it to the coordinator, which tells of the call that it makes of it.
+        """
         outbox: Outbox = []
         announcer = self._flights.announcer
         shaper = site.options.shaper
         try:
             if isinstance(shaper, Throttle):
                 passes = self._passes_now(site, key, shaper, outbox)
-                return await run() if passes else _skipped(site, key)
+                return run(None) if passes else _skipped(site, key)
+            if current_call() is not None:
+                return run(None)  # what a flight waits for must not wait for that flight
+            assert shaper is not None
+            waiter = ThreadWaiter(())
+            held = Held(site, key, waiter, self._flights.clock.monotonic())
+            try:
+                burst = self._arrive(held, shaper)
+                while (delay := self._look(held, burst, outbox)) is not None:
+                    waiter.wait(delay)
+                if burst.running is not held:
+                    return _outcome(held, burst)
+                announcer.flush(outbox)
+                return run(partial(self._board, burst))
+            finally:
+                self._leave(held, outbox)
+        finally:
+            announcer.flush(outbox)
+
+    async def acall(
+        self, site: CallSite, key: str, run: Callable[[OnCall | None], Awaitable[Any]]
+    ) -> Any:
+        """Shape one call of an async function; see `call`."""
+        outbox: Outbox = []
+        announcer = self._flights.announcer
+        shaper = site.options.shaper
+        try:
+            if isinstance(shaper, Throttle):
+                passes = self._passes_now(site, key, shaper, outbox)
+                return await run(None) if passes else _skipped(site, key)
+            if current_call() is not None:
+                return await run(None)
             assert shaper is not None
             waiter = LoopWaiter()
-            held, burst = self._arrive(site, key, shaper, waiter)
+            held = Held(site, key, waiter, self._flights.clock.monotonic())
             try:
+                burst = self._arrive(held, shaper)
                 while (delay := self._look(held, burst, outbox)) is not None:
                     await waiter.wait(delay)
-                if held.has_outcome:
-                    return held.outcome()
+                if burst.running is not held:
+                    return _outcome(held, burst)
                 await announcer.aflush(outbox)
-                value = await run()
-            except BaseException as error:
-                self._leave(held, burst, error)
-                if isinstance(error, GeneratorExit):
-                    outbox.clear()  # a closed coroutine must not await
+                return await run(partial(self._board, burst))
+            except GeneratorExit:
+                # Closed, maybe by the garbage collector, at any moment and inside of any lock: it
+                # takes no step. The others see it when they look again.
+                held.is_gone = True
+                outbox.clear()
                 raise
-            self._conclude(burst, value, None)
-            return value
+            finally:
+                if not held.is_gone:
+                    self._leave(held, outbox)
         finally:
             if outbox:
                 await announcer.aflush(outbox)
@@ -145,17 +181,15 @@ class Shaping:
 
     # Debounce
 
-    def _arrive(
-        self, site: CallSite, key: str, shaper: Debounce, waiter: ThreadWaiter | LoopWaiter
-    ) -> tuple[Held, Burst]:
-        now = self._flights.clock.monotonic()
-        held = Held(site, key, waiter, now)
+    def _arrive(self, held: Held, shaper: Debounce) -> Burst:
         with self._lock:
-            burst = self._bursts.get(_slot(held))
-            if burst is None:
-                burst = self._bursts[_slot(held)] = Burst(shaper, now)
-            burst.arrive(held, shaper, now)
-        return held, burst
+            self._forget_dead()
+            burst = self._bursts.get(held.slot)
+            if burst is None or not any(member.may_run() for member in burst.members):
+                burst = self._bursts[held.slot] = Burst(shaper, held.began)
+            held.burst = burst
+            burst.arrive(held, shaper, held.began)
+        return burst
 
     def _look(self, held: Held, burst: Burst, outbox: Outbox) -> float | None:
         """Return for how long to wait before looking again; None to run, or to take the outcome.
@@ -166,11 +200,14 @@ class Shaping:
         """
         swallowed: list[Held] = []
         with self._lock:
-            if held.has_outcome:
+            if burst.outcome() is not None:
                 return None
             if self._flights.closed:
                 raise CallCancelled("shutdown", held.site.display(held.key))
-            self._forget_gone(burst)
+            if burst.running is not None and not burst.running.may_run():
+                burst.running = None
+            while not burst.members[-1].may_run():
+                burst.members.pop()
             now = self._flights.clock.monotonic()
             is_next = burst.running is None and burst.runner is held
             if is_next and now >= burst.fires_at:
@@ -183,58 +220,57 @@ class Shaping:
         if is_next:
             return wait_slice(burst.fires_at - now, 0.0)
         if timeout is not None and waited >= timeout:
-            raise WaitTimeout(held.site.display(held.key), waited, "held back by debounce")
+            call = burst.call
+            holder = self._flights.describe(call.last_leader()) if call else "held back by debounce"
+            raise WaitTimeout(held.site.display(held.key), waited, holder)
         return wait_slice(timeout, waited)
 
     def _fire(self, held: Held, burst: Burst) -> list[Held]:
         """Let ``held`` run; returns whom that swallows, the first time."""
         burst.members.remove(held)
         burst.running = held
-        if self._bursts.get(_slot(held)) is not burst:
+        if self._bursts.get(held.slot) is not burst:
             return []  # it takes the place of one that has gone
-        del self._bursts[_slot(held)]
+        del self._bursts[held.slot]
         return list(burst.members)
 
-    def _forget_gone(self, burst: Burst) -> None:
-        """Pass over members whose loop is closed: they will not run."""
-        if burst.running is not None and _is_gone(burst.running):
-            burst.running = None
-        while burst.members and _is_gone(burst.members[-1]):
-            burst.members.pop()
+    def _board(self, burst: Burst, call: Call) -> None:
+        """Let the members of a burst wait for a call that was made and nobody else knows of."""
+        with self._lock:
+            burst.call = call
+            call.waiters = dict.fromkeys(held.waiter for held in burst.members) or None
 
-    def _leave(self, held: Held, burst: Burst, error: BaseException) -> None:
-        """Note that a caller is gone, or that its run has failed for all."""
-        if burst.running is held and isinstance(error, Exception):
-            self._conclude(burst, None, error)
+    def _leave(self, held: Held, outbox: Outbox) -> None:
+        """Take a caller away that has, or needs, no outcome any more, and nobody else."""
+        burst = held.burst
+        if burst is None:
             return
         with self._lock:
             if burst.running is held:
                 burst.running = None
             elif held in burst.members:
                 burst.members.remove(held)
-            if not burst.members and self._bursts.get(_slot(held)) is burst:
-                del self._bursts[_slot(held)]
-            heir = burst.runner
-        if heir is not None:
-            heir.waiter.wake()
+            if not burst.members and self._bursts.get(held.slot) is burst:
+                del self._bursts[held.slot]
+            call, others = burst.call, tuple(burst.members)
+        for other in others:
+            other.waiter.wake()
+        if call is not None:
+            self._flights.leave_last(call, held.waiter, outbox)
 
-    def _conclude(self, burst: Burst, value: Any, error: BaseException | None) -> None:
-        """Give everybody who was swallowed the outcome of the run."""
-        with self._lock:
-            members = tuple(burst.members)
-            for held in members:
-                held.value, held.error = value, error
-                held.has_outcome = True
-        for held in members:
-            held.waiter.wake()
-
-
-def _slot(held: Held) -> Slot:
-    return held.site.scope, held.key, held.site.is_async
+    def _forget_dead(self) -> None:
+        """Forget the oldest bursts while their loops are closed under all their members."""
+        while self._bursts:
+            slot, burst = next(iter(self._bursts.items()))
+            if any(held.may_run() for held in burst.members):
+                return
+            del self._bursts[slot]
 
 
-def _is_gone(held: Held) -> bool:
-    return isinstance(held.waiter, LoopWaiter) and held.waiter.loop.is_closed()
+def _outcome(held: Held, burst: Burst) -> Any:
+    call = burst.outcome()
+    assert call is not None
+    return follower_outcome(held.site, held.key, call)
 
 
 def _skipped(site: CallSite, key: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, current
 from django_vega.core.errors import CallCancelled, WaitTimeout
 from django_vega.runtime.announcer import Outbox
-from django_vega.runtime.flights import Flights
+from django_vega.runtime.flights import Flights, OnCall
 from django_vega.runtime.outcomes import follower_outcome, outcome, result_outcome, wait_slice
 from django_vega.runtime.pool import ThreadPool
 
@@ -53,7 +53,13 @@ class ThreadRunner:
         self._runtime = runtime
         self._pool = pool
 
-    def call(self, site: CallSite, key: str, work: Callable[[Call], Any]) -> Any:
+    def call(
+        self,
+        site: CallSite,
+        key: str,
+        work: Callable[[Call], Any],
+        on_call: OnCall | None = None,
+    ) -> Any:
         """Coordinate one call on the caller's own thread and return what it comes to."""
         flights = self._flights
         began = flights.clock.monotonic()
@@ -62,14 +68,20 @@ class ThreadRunner:
         while True:
             outbox: Outbox = []
             call = flights.new_call(
-                site, key, work, self._runtime, predecessor=abandoned, thread=thread
+                site,
+                key,
+                work,
+                self._runtime,
+                predecessor=abandoned,
+                thread=thread,
+                on_call=on_call,
             )
             try:
                 returned = flights.admit(call, outbox, _make_waiter)
                 flights.announcer.flush(outbox)
                 if call.leader is not None:
                     if self._follow(call, call.leader, began, outbox):
-                        return follower_outcome(call, call.leader)
+                        return follower_outcome(site, key, call.leader)
                     abandoned = call.leader
                     continue
                 if call.caller is not None:

@@ -9,11 +9,20 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 import django_vega
-from django_vega import CallCancelled, WaitTimeout, coordinated, debounce, throttle
+from django_vega import (
+    CallCancelled,
+    ReentrantCallError,
+    Strategy,
+    WaitTimeout,
+    coordinated,
+    coordinator,
+    debounce,
+    throttle,
+)
 from django_vega.handler import handler
 from django_vega.signals import shaper_swallowed
 from tests import threads
-from tests.gates import TIMEOUT, Gate, Recorder, interrupt, never
+from tests.gates import TIMEOUT, Arrivals, Gate, Recorder, interrupt, never, raising
 from tests.runtime.tasks import Witness, ends, in_loop, own_scope
 
 
@@ -51,16 +60,19 @@ class Desk:
         async def awork(x: int, body: Callable[[], Any]) -> Any:
             return await body()
 
-        def decorated(function: Any, shaper: Any, timeout: float = 300) -> Any:
+        def decorated(function: Any, shaper: Any, **options: Any) -> Any:
             return coordinated(
                 key="work:{x}",
                 ignore=["body"],
                 using=alias,
                 scope=own_scope(),
                 shaper=shaper,
-                timeout=timeout,
+                **{"timeout": 300, **options},
             )(function)
 
+        self.decorated = decorated
+
+        self.work, self.awork = work, awork
         self.debounced = decorated(work, debounce(wait=2, max_wait=5))
         self.throttled = decorated(work, throttle(10))
         self.adebounced = decorated(awork, debounce(wait=2, max_wait=5))
@@ -68,9 +80,8 @@ class Desk:
 
     def held(self, x: int = 1) -> int:
         """How many callers of a key are held back."""
-        return sum(
-            len(b.members) for slot, b in self.shaping._bursts.items() if slot[1][-1] == str(x)
-        )
+        bursts = tuple(self.shaping._bursts.items())
+        return sum(len(burst.members) for slot, burst in bursts if slot[1][-1] == str(x))
 
     def arrive(self, body: Callable[[], Any], function: Any = None) -> threads.Running[Any]:
         """Start a caller that is held back when this returns."""
@@ -79,10 +90,10 @@ class Desk:
         self.clock.wait_for(lambda: self.held() == before + 1)
         return caller
 
-    async def aarrive(self, body: Callable[[], Any]) -> "asyncio.Task[Any]":
+    async def aarrive(self, body: Callable[[], Any], function: Any = None) -> "asyncio.Task[Any]":
         """Start a task that is held back when this returns."""
         before = self.held()
-        task = asyncio.create_task(self.adebounced(1, body))
+        task = asyncio.create_task((function or self.adebounced)(1, body))
         while self.held() == before:
             await asyncio.sleep(0)
         return task
@@ -231,7 +242,7 @@ def test_debounce__a_swallowed_caller_times_out(desk: Desk):
     desk.clock.now += 5
     error = first.exception()
     assert isinstance(error, WaitTimeout)
-    assert "debounce" in str(error)
+    assert "running" in str(error)
     gate.open()
     assert threads.results([last]) == ["value"]
 
@@ -342,6 +353,256 @@ def test_debounce__the_loop_of_the_runner_is_gone(desk: Desk, fired: bool):
 
     story()
     first.clear()
+
+
+def test_debounce__inside_of_a_flight(desk: Desk):
+    """A body calls its own key while another caller is held back: it is told at once.
+
+    Held back, it would wait for a run that waits for the flight which its body is.
+    """
+    held: list[Any] = []
+
+    def body() -> Any:
+        held.append(desk.arrive(lambda: "later"))
+        return desk.debounced(1, never)
+
+    caller = desk.arrive(body)
+    desk.pass_time(2)
+    assert isinstance(caller.exception(), ReentrantCallError)
+    desk.pass_time(2)
+    assert held[0].result() == "later"
+    assert desk.is_empty()
+
+
+def test_debounce__inside_of_a_flight_of_another_key(desk: Desk):
+    """What a flight waits for is not put off: it may be what the others of the burst wait for."""
+
+    @in_loop
+    async def story() -> None:
+        async def inner() -> Any:
+            return await desk.adebounced(2, answer("inner"))
+
+        outer = await desk.aarrive(inner)
+        desk.pass_time(2)
+        assert await outer == "inner"
+
+    story()
+    outer = desk.arrive(lambda: desk.debounced(2, lambda: "inner"))
+    desk.pass_time(2)
+    assert outer.result() == "inner"
+
+
+def test_debounce__the_runner_times_out(desk: Desk):
+    """Its timeout is its own: the one before it follows the flight, and gets the outcome."""
+    gate = Gate("value")
+    impatient = desk.debounced.with_options(timeout=6)
+    busy = desk.arrive(gate)
+    desk.pass_time(2)
+    assert gate.entered.wait(TIMEOUT)
+    with Arrivals(["coordination:reuse"]) as arrivals:
+        patient = desk.arrive(never)
+        last = desk.arrive(never, impatient)
+        desk.pass_time(2)
+        arrivals.wait(1)
+        desk.clock.now += 7
+        assert isinstance(last.exception(), WaitTimeout)
+        arrivals.wait(2)
+    gate.open()
+    assert threads.results([busy, patient]) == ["value"] * 2
+
+
+def test_debounce__the_body_raises_what_a_wait_may_raise(desk: Desk):
+    """A timeout of something inside the body is the outcome of the run, for all."""
+    first = desk.arrive(never)
+    last = desk.arrive(raising(WaitTimeout("inner", 5.0, "somebody")))
+    desk.pass_time(2)
+    errors = [first.exception(), last.exception()]
+    assert [type(error) for error in errors] == [WaitTimeout] * 2
+    assert errors[0] is not errors[1]
+
+
+def test_debounce__the_run_is_refused_by_its_coordinator(desk: Desk):
+    """An error of the coordinator goes to that caller alone; the one before it asks for itself."""
+    asked: list[int] = []
+
+    @coordinator("fails-once")
+    def fails_once(ctx: Any) -> None:
+        asked.append(ctx.intent.id)
+        if len(asked) == 1:
+            raise LookupError("once")
+        ctx.proceed()
+
+    function = desk.decorated(desk.work, debounce(2, 5), strategy=fails_once)
+    first = desk.arrive(lambda: "first", function)
+    last = desk.arrive(never, function)
+    desk.pass_time(2)
+    assert isinstance(last.exception(), LookupError)
+    assert first.result() == "first"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"while_busy": "raise"}, "busy"),
+        ({"strategy": "exhaust"}, "exhaust-dropped"),
+        ({"strategy": Strategy(limit=1, when_full="queue", capacity=0)}, "queue-full"),
+    ],
+)
+def test_debounce__the_run_is_turned_away(desk: Desk, options: dict[str, Any], reason: str):
+    """The burst is one call: when its rule refuses it, everybody is told so, in one and a kind."""
+    gate = Gate("value")
+    function = desk.decorated(desk.work, debounce(2, 5), **options)
+    busy = desk.arrive(gate, function)
+    desk.pass_time(2)
+    assert gate.entered.wait(TIMEOUT)
+    with Recorder() as seen:
+        callers = [desk.arrive(never, function), desk.arrive(never, function)]
+        desk.pass_time(2)
+        errors = [caller.exception() for caller in callers]
+        assert type(errors[0]) is type(errors[1])
+        assert errors[0] is not errors[1]
+        assert [state[1] for state in seen.states()] == [reason]
+    gate.open()
+    assert busy.result() == "value"
+
+
+def test_debounce__callers_with_other_options(desk: Desk):
+    """Who needs the next run shares none that only joined the one under way."""
+    gate = Gate("first")
+    busy = desk.arrive(gate)
+    desk.pass_time(2)
+    assert gate.entered.wait(TIMEOUT)
+    with Arrivals() as arrivals:
+        new = desk.arrive(lambda: "second", desk.debounced.with_options(next=True))
+        old = desk.arrive(never)
+        desk.pass_time(2)
+        arrivals.wait(2)
+    gate.open()
+    assert threads.results([busy, old, new]) == ["first", "first", "second"]
+
+
+def test_debounce__a_signal_closes_the_coordinator_within_a_step(desk: Desk):
+    """A handler may run on the thread that holds the lock; it does not wait for itself."""
+    first = desk.arrive(never)
+    with desk.shaping._lock:
+        desk.coordinator.close()
+    assert isinstance(first.exception(), CallCancelled)
+
+
+def test_debounce__interrupted_once_it_has_run(desk: Desk):
+    """The run is over and its thread interrupted before it told anybody: it is the outcome."""
+    first = desk.arrive(never)
+    last = desk.arrive(lambda: "value")
+
+    def interrupted(event: Any) -> None:
+        raise KeyboardInterrupt
+
+    unsubscribe = django_vega.subscribe(interrupted, ["call:settled"])
+    try:
+        desk.pass_time(2)
+        assert isinstance(last.exception(), KeyboardInterrupt)
+        assert first.result() == "value"
+    finally:
+        unsubscribe()
+
+
+def test_debounce__async_a_run_that_is_cancelled_when_nobody_is_left(desk: Desk):
+    """`on_last_leave="cancel"`: the members of the burst count as waiting for its flight."""
+    function = desk.decorated(desk.awork, debounce(2, 5), on_last_leave="cancel")
+    ended: list[str] = []
+    gate = asyncio.Event()
+
+    async def body() -> str:
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return "value"
+
+    @in_loop
+    async def story() -> None:
+        with Witness() as seen:
+            first, second, last = [
+                await desk.aarrive(one, function) for one in (never, never, body)
+            ]
+            desk.pass_time(2)
+            await seen.sees(1, "call:running")
+            (record,) = django_vega.in_flight()
+            assert record.joined == 2
+            last.cancel()
+            await ends(last)
+            await seen.sees(1, "coordination:reuse")
+            assert ended == []
+            second.cancel()  # it had taken over
+            await ends(second)
+            await seen.sees(2, "coordination:reuse")
+            assert ended == []
+            first.cancel()
+            await ends(first)
+            while django_vega.in_flight():
+                await asyncio.sleep(0)
+        assert ended == ["cancelled"]
+
+    story()
+
+
+def test_debounce__async_a_closed_coroutine(desk: Desk):
+    """A caller whose coroutine is closed, as by the garbage collector, takes no step and no lock.
+
+    The one before it sees that when it looks again.
+    """
+
+    @in_loop
+    async def story() -> None:
+        first = await desk.aarrive(answer("first"))
+        closed = desk.adebounced(1, never)
+        closed.send(None)
+        assert desk.held() == 2
+        locked = threading.Event()
+        done = threading.Event()
+
+        def hold() -> None:
+            with desk.shaping._lock:
+                locked.set()
+                assert done.wait(TIMEOUT)
+
+        holder = threads.start(hold)
+        assert locked.wait(TIMEOUT)
+        closed.close()
+        done.set()
+        holder.result()
+        desk.pass_time(2)
+        assert await first == "first"
+
+    story()
+    assert desk.is_empty()
+
+
+def test_debounce__async_bursts_of_a_closed_loop(desk: Desk):
+    """A loop that is closed without cancelling its tasks leaves nothing once another key comes."""
+    dead = asyncio.new_event_loop()
+
+    async def hold_back() -> "asyncio.Task[Any]":
+        task = asyncio.ensure_future(desk.adebounced(1, never))
+        task._log_destroy_pending = False
+        while desk.held() < 1:
+            await asyncio.sleep(0)
+        return task
+
+    def on_another_thread() -> Any:
+        task = dead.run_until_complete(hold_back())
+        dead.close()
+        return task
+
+    lost = threads.start(on_another_thread).result()
+    assert not desk.is_empty()
+    other = threads.start(lambda: desk.debounced(2, lambda: "other"))
+    desk.clock.wait_for(lambda: desk.held(2) == 1)
+    assert desk.held(1) == 0
+    desk.pass_time(2)
+    assert other.result() == "other"
+    del lost
 
 
 # Throttle
