@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.exceptions import ConnectionError  # noqa: A004 - it is what redis-py means by it
 
 from django_vega.backends.connections import TRANSIENT, Connections, pause
+from django_vega.backends.protocol import Hint, Subscribed
 from django_vega.backends.scripts import inbox_channel
 
 # Seconds of silence after which the server is asked whether it is there, and then given up.
 SILENCE: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribed:
-    """What was published before may be lost: look at everything that is waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hint:
-    """Something happened to a key: look at what is waited for there."""
-
-    key_hash: str
 
 
 class Inbox:

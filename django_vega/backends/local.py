@@ -13,13 +13,24 @@ _lock = threading.Lock()
 _generations = HybridClock(SystemClock())
 
 
+def next_local_generation() -> int:
+    """Return a generation above every one that this process has issued or seen; thread-safe."""
+    with _lock:
+        return _generations.next()
+
+
+def see_generation(generation: int) -> None:
+    """Note a generation that a server has issued to this process."""
+    with _lock:
+        _generations.see(generation)
+
+
 class LocalBackend(Backend):
     """Coordinates the threads and event loops of one process, and nothing across processes."""
 
     def next_generation(self) -> int:
         """Return a generation above every earlier one of this process."""
-        with _lock:
-            return _generations.next()
+        return next_local_generation()
 
 
 def _renew_lock() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 OutcomeKind: TypeAlias = Literal["value", "error", "cancelled"]
+Choice: TypeAlias = Literal["proceed", "reuse", "queue", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +217,15 @@ class Snapshot:
 
 
 Admission: TypeAlias = Leader | Follow | Queued | Done | Dropped | Full | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """Hints that were sent before may be lost: look at everything that is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Something happened to a key: look at what is waited for there."""
+
+    key_hash: str

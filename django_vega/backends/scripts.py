@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from redis.exceptions import NoScriptError
 
 from django_vega.backends.protocol import (
     Admission,
     Cancelled,
+    Choice,
     Done,
     Dropped,
     Ended,
@@ -36,8 +37,6 @@ from django_vega.backends.protocol import (
     Ticket,
 )
 from django_vega.core.strategies import WhenFull
-
-Choice: TypeAlias = Literal["proceed", "reuse", "queue", "drop"]
 
 _KINDS: Final[dict[OutcomeKind, bytes]] = {"value": b"v", "error": b"e", "cancelled": b"c"}
 _KIND_OF: Final = {letter: kind for kind, letter in _KINDS.items()}
@@ -281,7 +280,7 @@ class Scripts:
         """
         return int(RELEASE.run(self._client, key_hash, token))
 
-    def next_generation(self, key_hash: str, token: str, floor: int = 0) -> int:
+    def issue(self, key_hash: str, token: str, floor: int = 0) -> int:
         """Issue a generation for a call that is not coordinated.
 
         Args:

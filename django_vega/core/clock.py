@@ -36,6 +36,10 @@ class HybridClock:
         self._last = 0
         self._now = clock.time
 
+    def see(self, generation: int) -> None:
+        """Let the next generation be above one that another clock issued."""
+        self._last = max(self._last, generation)
+
     def next(self, floor: int = 0) -> int:
         """Return a generation above every earlier one and above ``floor``."""
         self._last = max(self._last + 1, int(self._now() * 1_000_000), floor + 1)

@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from django_vega.backends.connections import Connections, pause
-from django_vega.backends.inbox import Hint, Inbox, Subscribed
+from django_vega.backends.inbox import Inbox
+from django_vega.backends.protocol import Hint, Subscribed
 from tests import threads
 from tests.backends.servers import until
 

@@ -3,8 +3,8 @@
 import pytest
 
 from django_vega.backends.connections import Connections
-from django_vega.backends.inbox import Hint, Inbox, Subscribed
-from django_vega.backends.protocol import Follow, Leader, Queued
+from django_vega.backends.inbox import Inbox
+from django_vega.backends.protocol import Follow, Hint, Leader, Queued, Subscribed
 from tests.backends.desk import Desk
 from tests.backends.servers import DEADLINE, until
 

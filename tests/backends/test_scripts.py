@@ -52,7 +52,7 @@ def test_generation__grows_though_the_clock_does_not(desk):
     assert desk.lead("a", floor=ahead) == ahead + 1
     assert desk.lead("b") == ahead + 2
     assert desk.lead("c", floor=ahead + 10) == ahead + 11
-    assert desk.scripts.next_generation(desk.key_hash, "solo") == ahead + 12
+    assert desk.scripts.issue(desk.key_hash, "solo") == ahead + 12
 
 
 def test_generation__grows_after_a_flush(desk):
@@ -242,7 +242,7 @@ def test_renew__restores__solo_generation_in_between(desk):
     """A generation for a call that is not coordinated takes nobody's place."""
     desk.lead("a", "dedupe")
     desk.forget()
-    desk.scripts.next_generation(desk.key_hash, "solo")
+    desk.scripts.issue(desk.key_hash, "solo")
     assert desk.renew("a") == Renewed(restored=True)
 
 
