@@ -27,10 +27,11 @@ T = TypeVar("T")
 class TakeOver:
     """Stands in for a submitted call that follows: no thread or task waits on its behalf."""
 
-    __slots__ = ("_again", "_call", "chain")
+    __slots__ = ("_again", "_call", "chain", "target")
 
     def __init__(self, call: Call, again: Callable[[Call], None]) -> None:
         self.chain: Sequence[Call] = ()
+        self.target: Call | None = None
         self._call = call
         self._again = again
 

@@ -23,6 +23,7 @@ coordination_dropped = Signal()
 coordination_orphaned_intent = Signal()
 coordination_solo = Signal()
 shaper_swallowed = Signal()
+lease_lost = Signal()
 refresh_written = Signal()
 refresh_superseded = Signal()
 refresh_failed = Signal()
@@ -41,6 +42,7 @@ BY_EVENT_TYPE: Final[dict[str, Signal]] = {
     "coordination:orphaned-intent": coordination_orphaned_intent,
     "coordination:solo": coordination_solo,
     "shaper:swallowed": shaper_swallowed,
+    "lease:lost": lease_lost,
     "refresh:written": refresh_written,
     "refresh:superseded": refresh_superseded,
     "refresh:failed": refresh_failed,

@@ -197,6 +197,7 @@ ERRORS = {
     django_vega.TooHeavy: ("target 'a'", 5, 3),
     django_vega.BudgetTimeout: (3, 1.5, 2),
     errors.LeaderError: ("app.UpstreamError", "503"),
+    errors.LeaseLost: ("quakes:alaska", "taken"),
     errors.IncompleteKeyError: ("feed.refresh", ("user_id",)),
     errors.KeyTemplateError: ("key '' is not a key",),
     errors.UnstableKeyError: ("x", "object", "it has no stable text"),

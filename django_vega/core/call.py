@@ -8,7 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from django_vega.core.errors import CallCancelled
+from django_vega.core.errors import CallCancelled, LeaseLost
+from django_vega.core.lease import Lease
 
 if TYPE_CHECKING:
     from django_vega.core.admission import CoordinatorFunction
@@ -167,10 +168,12 @@ class Call:
         "id",
         "key",
         "leader",  # the call whose outcome this one shares
+        "lease",  # what the call has at the server of a shared backend; None where it needs none
         "parent",  # the call inside of which this one was made
         "permit",  # gives the pool's place back; written by the submitter
         "pool",  # where a submitted call runs; None for a call on its caller's own thread or loop
         "predecessor",  # the abandoned call whose follower made this one
+        "process",  # where the body is, of a stand-in for a flight of another process; else None
         "reason",
         "runtime",
         "site",
@@ -209,6 +212,8 @@ class Call:
         self.stands_for: Call | None = None
         self.thread = thread
         self.pool = pool
+        self.lease: Lease | None = None
+        self.process: str | None = None
         self.permit: Callable[[], None] | None = None
         self.state: State = "idle"
         self.reason: str | None = None
@@ -377,7 +382,12 @@ def checkpoint() -> None:
 
     Raises:
         CallCancelled: The flight was cancelled; its caller gets the same.
+        LeaseLost: On a shared backend, when the flight could not renew its lease.
     """
     call = current_call()
-    if call is not None and call.state == "cancelled":
+    if call is None:
+        return
+    if call.state == "cancelled":
         raise CallCancelled(call.reason or "abort", call.shown_key)
+    if call.lease is not None and call.lease.is_over:
+        raise LeaseLost(call.shown_key, call.lease.lost or "not renewed in time")

@@ -245,6 +245,27 @@ class RemoteCallError(LeaderError):
         )
 
 
+class LeaseLost(VegaError):
+    """This leader could not renew its lease, so another process may lead its key by now.
+
+    Raised by `checkpoint`. Stop what has effects outside; what the refresh would write is fenced by
+    the database in any case. If the work is alive, look for what held up its process, or the server
+    of the backend, for longer than ``LEASE``.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: this leader has lost its lease ({self.reason}); another process may lead "
+            "by now. Stop here; raise LEASE above the longest pause of a process if that happens "
+            "to work that is alive"
+        )
+
+
 class CoordinationProtocolError(VegaError):
     """A coordinator broke the protocol: it decided twice, or emitted an event that is not its own.
 

@@ -164,6 +164,19 @@ class CoordinationSolo(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLostEvent(Event):
+    """A leader learnt from the server that it leads no more, though its body still runs.
+
+    Attributes:
+        reason: ``taken``, ``released``, or what the server says otherwise.
+    """
+
+    type: ClassVar[str] = "lease:lost"
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshWritten(Event):
     """A refresh committed its rows.
 
@@ -235,6 +248,7 @@ EVENT_TYPES: Final[dict[str, type[Event]]] = {
         CallSkipped,
         *COORDINATION_EVENTS,
         ShaperSwallowed,
+        LeaseLostEvent,
         RefreshWritten,
         RefreshSuperseded,
         RefreshFailed,

@@ -85,7 +85,7 @@ class Table:
             age=self._monotonic() - call.created_at,
             joined=len(call.waiters or ()),
             is_async=call.site.is_async,
-            process=process,
+            process=call.process or process,
         )
 
     # Admission

@@ -24,10 +24,11 @@ from django_vega.runtime.pool import LoopPool
 class LoopWaiter:
     """A task that waits on a future of its own."""
 
-    __slots__ = ("_future", "chain", "loop")
+    __slots__ = ("_future", "chain", "loop", "target")
 
     def __init__(self, chain: Sequence[Call] = ()) -> None:
         self.chain = chain
+        self.target: Call | None = None
         self.loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] = self.loop.create_future()
 
@@ -149,8 +150,7 @@ class LoopRunner:
                     await waiter.wait(wait_slice(timeout, waited))
                     flights.abandon_if_lost(last, outbox)
                 finally:
-                    flights.leave(last, waiter)
-                    flights.cancel_unwanted(last, outbox)
+                    flights.leave(waiter, outbox)
         finally:
             if outbox:
                 await flights.announcer.aflush(outbox)
@@ -277,8 +277,7 @@ class LoopRunner:
                 await waiter.wait(wait_slice(timeout, waited))
                 flights.abandon_if_lost(leader, outbox)
         finally:
-            flights.leave(leader, waiter)
-            flights.cancel_unwanted(leader, outbox)
+            flights.leave(waiter, outbox)
         return not leader.was_left
 
     async def _wait_for_turn(self, call: Call, began: float, outbox: Outbox) -> None:
@@ -302,7 +301,7 @@ class LoopRunner:
             flights.withdraw(call, outbox, error)
             raise
         call.caller = None
-        flights.leave(call, waiter)
+        flights.leave(waiter)
 
 
 def _spawn(flight: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -51,6 +51,8 @@ class Waiter(Protocol):
     """Somebody who wants to look again when something changed; a wake is only a hint."""
 
     chain: Sequence[Call]
+    # The call that it waits for now; written under the lock of the flights.
+    target: Call | None
 
     def wake(self) -> bool:
         """Wake the waiter; False when its thread or loop is gone for good."""
@@ -252,13 +254,22 @@ class Flights:
         if call.leader is not None:
             waiter = call.caller = make_waiter(call, chain)
             for one in (waiter, *(call.waiters or ())):
-                self.table.attach(call.leader, one)
-            if waiter.chain:
-                self.table.waits.begin(waiter.chain, call.leader)
+                self._wait_for(call.leader, one)
+            call.waiters = None
         elif call.state == "parked":
             waiter = call.caller = make_waiter(call, chain)
             if waiter is not None and waiter.chain:
                 self.table.waits.begin(waiter.chain, call)
+                waiter.target = call
+
+    def _wait_for(self, target: Call, waiter: Waiter) -> None:
+        """Let a waiter be told when ``target`` settles, and no more of what it waited for."""
+        if waiter.chain:
+            if waiter.target is not None:
+                self.table.waits.end(waiter.chain, waiter.target)
+            self.table.waits.begin(waiter.chain, target)
+        self.table.attach(target, waiter)
+        waiter.target = target
 
     def _answer_busy(self, call: Call) -> None:
         """Give a call that was turned away its answer, or say who is in its way."""
@@ -355,7 +366,7 @@ class Flights:
         """Leave nothing of a call whose caller was interrupted before it ran or waited."""
         waiter, call.caller = call.caller, None
         if waiter is not None:
-            self.leave(call.leader or call, waiter)
+            self.leave(waiter)
         self._refuse(call, error, outbox)
         if not (call.ended or self.give_up(call, outbox, "caller-gone")):
             self.settle(call, "abandon", outbox, error=error, reason="abandoned")
@@ -376,21 +387,27 @@ class Flights:
         self.perform(effects, outbox)
         return len(effects.settled)
 
-    def leave(self, target: Call, waiter: Waiter) -> None:
-        """Take a waiter away from the call that it waited for."""
-        if target.settled and not waiter.chain:
-            return  # nothing is left to take away; no lock, as a garbage collector may be calling
-        with self.lock:
-            self.table.leave(target, waiter)
-            if waiter.chain:
-                self.table.waits.end(waiter.chain, target)
+    def leave(self, waiter: Waiter, outbox: Outbox | None = None) -> None:
+        """Take a waiter away from what it waits for.
 
-    def leave_last(self, call: Call, waiter: Waiter, outbox: Outbox) -> None:
-        """Take a waiter away from the flight that a call is, or has come to follow."""
-        with self.lock:
-            last = call.last_leader()
-            self.leave(last, waiter)
-        self.cancel_unwanted(last, outbox)
+        Args:
+            waiter: Waits no more.
+            outbox: Given where a flight that nobody waits for any more may be cancelled.
+        """
+        target = waiter.target
+        if target is None:
+            return
+        # Where nothing is left to take away no lock is needed: a garbage collector may be calling.
+        if waiter.chain or not target.settled:
+            with self.lock:
+                target = waiter.target
+                assert target is not None
+                self.table.leave(target, waiter)
+                if waiter.chain:
+                    self.table.waits.end(waiter.chain, target)
+                waiter.target = None
+        if outbox is not None:
+            self.cancel_unwanted(target, outbox)
 
     def cancel_unwanted(self, call: Call, outbox: Outbox) -> None:
         """Cancel a flight that its own caller and all followers have left, where that is asked."""
@@ -412,8 +429,7 @@ class Flights:
                 return False
             if waiter.chain:
                 self.table.waits.check(waiter.chain, target)
-                self.table.waits.begin(waiter.chain, target)
-            self.table.attach(target, waiter)
+            self._wait_for(target, waiter)
             return True
 
     def startable(self, call: Call, pool: Any) -> Call | None:

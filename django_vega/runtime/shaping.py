@@ -239,6 +239,8 @@ class Shaping:
         with self._lock:
             burst.call = call
             call.waiters = dict.fromkeys(held.waiter for held in burst.members) or None
+            for held in burst.members:
+                held.waiter.target = call
 
     def _leave(self, held: Held, outbox: Outbox) -> None:
         """Take a caller away that has, or needs, no outcome any more, and nobody else."""
@@ -252,11 +254,10 @@ class Shaping:
                 burst.members.remove(held)
             if not burst.members and self._bursts.get(held.slot) is burst:
                 del self._bursts[held.slot]
-            call, others = burst.call, tuple(burst.members)
+            others = tuple(burst.members)
         for other in others:
             other.waiter.wake()
-        if call is not None:
-            self._flights.leave_last(call, held.waiter, outbox)
+        self._flights.leave(held.waiter, outbox)
 
     def _forget_dead(self) -> None:
         """Forget the oldest bursts while their loops are closed under all their members."""

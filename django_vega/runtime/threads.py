@@ -18,10 +18,11 @@ from django_vega.runtime.pool import ThreadPool
 class ThreadWaiter:
     """A blocked thread."""
 
-    __slots__ = ("_event", "chain")
+    __slots__ = ("_event", "chain", "target")
 
     def __init__(self, chain: Sequence[Call]) -> None:
         self.chain = chain
+        self.target: Call | None = None
         self._event = threading.Event()
 
     def wake(self) -> bool:
@@ -159,8 +160,7 @@ class ThreadRunner:
                         waiter.wait(wait_slice(timeout, waited))
                         flights.abandon_if_lost(last, outbox)
                 finally:
-                    flights.leave(last, waiter)
-                    flights.cancel_unwanted(last, outbox)
+                    flights.leave(waiter, outbox)
         finally:
             flights.announcer.flush(outbox)
         last = call.last_leader()
@@ -214,8 +214,7 @@ class ThreadRunner:
                 flights.abandon_if_lost(leader, outbox)
         finally:
             call.caller = None
-            flights.leave(leader, waiter)
-            flights.cancel_unwanted(leader, outbox)
+            flights.leave(waiter, outbox)
         return not leader.was_left
 
     def _wait_for_turn(self, call: Call, began: float, outbox: Outbox) -> None:
@@ -242,7 +241,7 @@ class ThreadRunner:
                 flights.abandon_if_lost(call, outbox)
         finally:
             call.caller = None
-            flights.leave(call, waiter)
+            flights.leave(waiter)
 
 
 def _cancel_step(call: Call) -> Any:

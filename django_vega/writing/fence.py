@@ -7,7 +7,6 @@ are committed, so a late old answer waits, sees the newer fence, and writes noth
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,7 +39,7 @@ class KeyIdentity:
 
     Attributes:
         alias: The database that the key's rows are written to.
-        hash: See `key_hash`.
+        hash: See `key_hash` of the keys.
         scope: Whose key it is.
         key: The rendered key; not shown to people.
         display_key: The key as people may see it.
@@ -51,12 +50,6 @@ class KeyIdentity:
     scope: str
     key: str = field(repr=False)
     display_key: str
-
-
-def key_hash(prefix: str, scope: str, key: str) -> str:
-    """Return what stands for a key in the database: SHA-256 over prefix, scope and key, as hex."""
-    text = f"{prefix}\0{scope}\0{key}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def write_behind_fence(

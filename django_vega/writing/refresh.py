@@ -8,12 +8,12 @@ from datetime import datetime
 from inspect import BoundArguments
 
 from django_vega.changes import announce
+from django_vega.core.keys import key_hash
 from django_vega.core.outcome import Refresh
 from django_vega.writing.counts import Counts
 from django_vega.writing.destination import Destination
 from django_vega.writing.fence import (
     KeyIdentity,
-    key_hash,
     write_behind_fence,
     write_unfenced,
 )

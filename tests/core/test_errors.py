@@ -17,6 +17,7 @@ from django_vega.core.errors import (
     IncompleteKeyError,
     KeyTemplateError,
     LeaderError,
+    LeaseLost,
     NotAdmitted,
     OrphanedIntentError,
     QueueFull,
@@ -101,6 +102,11 @@ SAMPLES = [
         LeaderError("app.Odd", "no luck"),
         {"type_name": "app.Odd", "message": "no luck"},
         ["the leader of this call failed with app.Odd: no luck"],
+    ),
+    (
+        LeaseLost("quakes:alaska", "taken"),
+        {"key": "quakes:alaska", "reason": "taken"},
+        ["quakes:alaska: this leader has lost its lease (taken)", "raise LEASE above"],
     ),
     (CoordinationProtocolError("queue() after drop()"), {}, ["queue() after drop()"]),
     (

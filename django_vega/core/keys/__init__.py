@@ -13,8 +13,16 @@ Note [One key, one argument list]
       template. Where there is none either, the template is refused.
 """
 
+from django_vega.core.keys.hashing import key_hash
 from django_vega.core.keys.renderer import KeyRenderer, build_key
 from django_vega.core.keys.template import Template, parse_template
 from django_vega.core.keys.values import render_value
 
-__all__ = ["KeyRenderer", "Template", "build_key", "parse_template", "render_value"]
+__all__ = [
+    "KeyRenderer",
+    "Template",
+    "build_key",
+    "key_hash",
+    "parse_template",
+    "render_value",
+]

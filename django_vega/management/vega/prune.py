@@ -15,6 +15,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from django_vega import conf
+from django_vega.core.keys import key_hash
 from django_vega.handler import in_flight
 from django_vega.management.vega.duration import duration
 from django_vega.management.vega.stored import Databases, rows_of
@@ -25,7 +26,6 @@ from django_vega.management.vega.subcommand import (
     Subcommand,
 )
 from django_vega.management.vega.table import write_table
-from django_vega.writing.fence import key_hash
 from django_vega.writing.transactions import run_outermost
 
 # Far above the time that any refresh takes: one that started before and still runs would find no

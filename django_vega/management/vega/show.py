@@ -11,6 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import Q
 
 from django_vega import conf
+from django_vega.core.keys import key_hash
 from django_vega.handler import in_flight
 from django_vega.management.vega.stored import Databases, rows_of
 from django_vega.management.vega.subcommand import (
@@ -22,7 +23,6 @@ from django_vega.management.vega.subcommand import (
 )
 from django_vega.management.vega.table import write_table
 from django_vega.models import RefreshState
-from django_vega.writing.fence import key_hash
 
 #: Of the table, in which flights and stored rows share a column where they mean the same.
 COLUMNS: Final = (
