@@ -151,6 +151,10 @@ class Coordinator:
         """Await a call; see `Call`."""
         return self._loops.wait(call)
 
+    def ends_fresh(self, call: Call) -> bool:
+        """Whether a flight need not run, as its last success is recent; then nobody joins it."""
+        return self.flights.close(call)
+
     def begin_writing(self, call: Call) -> None:
         """Go over to ``writing``; raises `CallCancelled` when the call was cancelled before."""
         self.flights.begin_writing(call)
@@ -289,7 +293,13 @@ class Coordinator:
         outbox: Outbox = []
         assert call.work is not None
         successor = self.flights.new_call(
-            call.site, call.key, call.work, self, predecessor=call.leader, pool=call.pool
+            call.site,
+            call.key,
+            call.work,
+            self,
+            predecessor=call.leader,
+            pool=call.pool,
+            asked_at=call.created_at,
         )
         try:
             self.flights.admit(successor, outbox, self._stand_in)

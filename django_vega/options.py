@@ -105,6 +105,11 @@ def misfit(options: Options, stale: object) -> tuple[str, str] | None:
             f"while_busy={while_busy!r} under the strategy {strategy.name}, whose calls never wait",
             'Leave while_busy out, or use a strategy that reuses or queues, such as "dedupe"',
         )
+    if isinstance(strategy, Strategy) and strategy.when_full == "drop" and options.next:
+        return (
+            f"next=True under the strategy {strategy.name}, which drops who would wait",
+            'Use a strategy that reuses or queues, such as "dedupe"',
+        )
     if while_busy == "stale" and stale is None:
         return (
             'while_busy="stale" without anything to answer with',

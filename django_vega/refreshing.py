@@ -242,7 +242,11 @@ class _Flight:
         self._start(call)
         try:
             # A refresh may have ended between the first look and the admission.
-            if call and (fresh := self._freshness.seen() or self._freshness.stored()):
+            if (
+                call
+                and (fresh := self._freshness.seen() or self._freshness.stored())
+                and self._invocation.coordinator.ends_fresh(call)
+            ):
                 return fresh
             self._void_older()
             stages = self._invocation.stages
@@ -260,7 +264,11 @@ class _Flight:
     async def arun(self, call: Call | None) -> Refresh:
         self._start(call)
         try:
-            if call and (fresh := self._freshness.seen() or await self._stored(call)):
+            if (
+                call
+                and (fresh := self._freshness.seen() or await self._stored(call))
+                and self._invocation.coordinator.ends_fresh(call)
+            ):
                 return fresh
             if self._moves_fence:
                 await _in_thread(self._void_older, call)

@@ -14,8 +14,8 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_vega import Upsert, coordinated, singleflight_refresh
+from django_vega.core.keys import key_hash
 from django_vega.models import RefreshState
-from django_vega.writing.fence import key_hash
 from tests import threads
 from tests.gates import TIMEOUT, Gate
 from tests.writing_app.models import Quake

@@ -160,6 +160,7 @@ class Call:
         "body",  # asyncio task of the flight; written by the loop that runs it
         "caller",  # waiter of the call's own caller, while that caller waits
         "caller_gone",  # an async caller left; written by its loop
+        "closed",  # takes no followers any more, and is nobody's peer: what it comes to is known
         "created_at",
         "ended",  # the body has returned, or never began
         "error",  # what the body raised; after a cancellation written by the body's runner
@@ -168,6 +169,7 @@ class Call:
         "id",
         "key",
         "leader",  # the call whose outcome this one shares
+        "is_needed",  # somebody who joined needs it to run, however recent the last success
         "lease",  # what the call has at the server of a shared backend; None where it needs none
         "parent",  # the call inside of which this one was made
         "permit",  # gives the pool's place back; written by the submitter
@@ -223,6 +225,8 @@ class Call:
         self.waiters: dict[Any, None] | None = None
         self.caller: Any = None
         self.caller_gone = False
+        self.closed = False
+        self.is_needed = False
         self.body: Any = None
         self.ended = False
         self.value: Any = None

@@ -26,9 +26,9 @@ class Entry:
         self.version = 0
 
     def peers(self) -> list[Call]:
-        """Return the unsettled calls, oldest first."""
-        unsettled = [call for call in (*self.flights, *self.parked) if not call.settled]
-        return sorted(unsettled, key=lambda call: call.id)
+        """Return the unsettled calls that others can have to do with, oldest first."""
+        calls = (*self.flights, *self.parked)
+        return sorted((c for c in calls if not (c.settled or c.closed)), key=lambda call: call.id)
 
     def occupants(self) -> list[Call]:
         """Return the calls whose bodies a queue waits for."""

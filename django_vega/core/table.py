@@ -113,7 +113,7 @@ class Table:
             return effects
         move: Move = decide(
             strategy,
-            peers=len(entry.flights) + len(entry.parked),
+            peers=len(entry.peers()),
             occupied=len(entry.flights) + len(entry.stopping),
             parked=len(entry.parked),
             capacity=call.site.options.capacity,
@@ -158,11 +158,12 @@ class Table:
         effects = Effects()
         effects.move = decision.choice
         peers = [] if entry is None else entry.peers()
-        doomed = [peer for peer in peers if peer.id in decision.cancel_ids]
-        self._refuse_own(call, doomed, chain)
         if entry is not None and decision.choice in _WAITS and not _would_wait(call):
             self._turn_away(call, effects)
-        elif decision.choice == "proceed":
+            return effects  # in whose favour should a peer be cancelled?
+        doomed = [peer for peer in peers if peer.id in decision.cancel_ids]
+        self._refuse_own(call, doomed, chain)
+        if decision.choice == "proceed":
             self._start(call)
         elif decision.choice == "reuse":
             self._reuse(call, [p for p in peers if p.id == decision.peer_id], chain, effects)
@@ -194,6 +195,9 @@ class Table:
         """
         heir = None if call.predecessor is None else _last_abandoned(call.predecessor).heir
         if heir is None:
+            return False
+        has_begun = heir.started_at is not None and heir.started_at <= call.created_at
+        if call.site.options.next and has_begun:
             return False
         if not heir.settled:
             if not self._may_wait(call, heir):
@@ -245,6 +249,14 @@ class Table:
         if call.state != "queued":
             return False
         call.step("run")
+        self._touch(call)
+        return True
+
+    def close(self, call: Call) -> bool:
+        """Let nobody join a call any more; False when one that joined needs it to run."""
+        if call.is_needed:
+            return False
+        call.closed = True
         self._touch(call)
         return True
 
@@ -340,6 +352,7 @@ class Table:
     ) -> None:
         if call.site.options.next:
             peers = [peer for peer in peers if peer.state in _NOT_BEGUN]
+            peers = [peer for peer in peers if peer in chain or self._may_wait(call, peer)]
             if not peers and self._parks_safely(call, chain):
                 effects.move = "queue"
                 return
@@ -354,6 +367,7 @@ class Table:
         self._start(call)
 
     def _join(self, call: Call, leader: Call) -> None:
+        leader.is_needed |= call.site.options.force or call.site.options.next
         call.reason = "dedupe"
         call.leader = leader
         call.ended = True
@@ -371,8 +385,8 @@ class Table:
         try:
             if chain:
                 self.waits.check(chain, call)
-            ahead = (*entry.flights, *entry.stopping, *entry.parked)
-            if not all(self._may_wait(call, peer) for peer in ahead if peer is not call):
+            ahead = [*self._bodies_ahead(call, entry), *self._line_ahead(call, entry)]
+            if not ahead or not all(self._may_wait(call, peer) for peer in ahead):
                 raise UnsafeWait
         except Exception:
             entry.parked.remove(call)
@@ -382,8 +396,12 @@ class Table:
 
     def _parks_safely(self, call: Call, chain: Sequence[Call]) -> bool:
         """Park a call behind the flights of its key, unless its thread must not wait for them."""
+        entry = self._entries[call.slot]
+        own = next((body for body in entry.occupants() if body in chain), None)
+        if own is not None:
+            self.waits.check(chain, own)
         try:
-            self._park(call, self._entries[call.slot], chain, full=False)
+            self._park(call, entry, chain, full=False)
         except UnsafeWait:
             return False
         return True
@@ -440,23 +458,44 @@ class Table:
         entry = self._entries.get(slot)
         if entry is None:
             return
-        while entry.parked:
-            head = entry.parked[0]
-            if len(entry.flights) + len(entry.stopping) >= _queue_limit(head):
-                break
-            entry.parked.popleft()
-            self._start(head)
-            effects.released.append(head)
+        while (ready := self._ready(entry)) is not None:
+            entry.parked.remove(ready)
+            self._start(ready)
+            effects.released.append(ready)
         if entry.is_idle():
             del self._entries[slot]
 
     def _ahead(self, parked: Call) -> tuple[list[Call], int]:
         """Return the bodies that a parked call waits for, and how many of them have to end."""
         entry = self._entries[parked.slot]
-        occupants = entry.occupants()
+        bodies = self._bodies_ahead(parked, entry)
+        lowest = min(map(_queue_limit, (*self._line_ahead(parked, entry), parked)))
+        return bodies, len(bodies) - lowest + 1
+
+    def _ready(self, entry: Entry) -> Call | None:
+        """Return the first parked call that may run; but for `_passes_by` that is the head."""
+        for parked in entry.parked:
+            has_room = len(self._bodies_ahead(parked, entry)) < _queue_limit(parked)
+            if has_room and not self._line_ahead(parked, entry):
+                return parked
+            if not _shares_next(parked):
+                break
+        return None
+
+    def _bodies_ahead(self, parked: Call, entry: Entry) -> list[Call]:
+        return [body for body in entry.occupants() if not self._passes_by(parked, body)]
+
+    def _line_ahead(self, parked: Call, entry: Entry) -> list[Call]:
         line = itertools.takewhile(lambda call: call is not parked, entry.parked)
-        lowest = min(map(_queue_limit, (*line, parked)))
-        return occupants, len(occupants) - lowest + 1
+        return [call for call in line if not self._passes_by(parked, call)]
+
+    def _passes_by(self, parked: Call, peer: Call) -> bool:
+        """Whether a call that waits for the next run does not wait for this peer.
+
+        A thread does not for an async flight, which may need it: threads have their own next run.
+        """
+        is_unsafe = parked.thread is not None and peer.site.is_async
+        return is_unsafe and not self._threads_wait_for_loops and _shares_next(parked)
 
     def _touch(self, call: Call) -> None:
         """Give the key a version of its own, so that a decision on an older picture is void."""
@@ -476,6 +515,12 @@ def _last_abandoned(call: Call) -> Call:
 def _would_wait(call: Call) -> bool:
     """Whether the caller waits for a flight that it meets; one that needs the next run does."""
     return call.site.options.while_busy == "wait" or call.site.options.next
+
+
+def _shares_next(parked: Call) -> bool:
+    """Whether the call is parked by ``next``, and not by its strategy."""
+    options = parked.site.options
+    return options.next and getattr(options.strategy, "when_full", None) == "reuse"
 
 
 def _queue_limit(parked: Call) -> int:

@@ -94,7 +94,13 @@ class LoopRunner:
         while True:
             outbox: Outbox = []
             call = flights.new_call(
-                site, key, work, self._runtime, predecessor=abandoned, on_call=on_call
+                site,
+                key,
+                work,
+                self._runtime,
+                predecessor=abandoned,
+                on_call=on_call,
+                asked_at=began,
             )
             leads = False
             try:

@@ -111,15 +111,20 @@ class Flights:
         thread: int | None = None,
         pool: Any = None,
         on_call: OnCall | None = None,
+        asked_at: float | None = None,
     ) -> Call:
-        """Return an idle call; one that is submitted to a pool is nobody's inner call."""
+        """Return an idle call; one that is submitted to a pool is nobody's inner call.
+
+        Args:
+            asked_at: When its caller asked, if that was not now.
+        """
         call = Call(
             next(self._ids),
             site,
             key,
             work,
             runtime,
-            created_at=self.clock.monotonic(),
+            created_at=self.clock.monotonic() if asked_at is None else asked_at,
             parent=current.get() if pool is None else None,
             predecessor=predecessor,
             thread=thread,
@@ -313,6 +318,11 @@ class Flights:
         """Claim a queued call; False when somebody else did, or it was cancelled."""
         with self.lock:
             return self.table.run(call)
+
+    def close(self, call: Call) -> bool:
+        """Let nobody join a running call any more; False when one that joined needs it to run."""
+        with self.lock:
+            return self.table.close(call)
 
     def begin_writing(self, call: Call) -> None:
         """Go over to ``writing``, from where nothing cancels the call any more.

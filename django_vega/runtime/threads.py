@@ -76,6 +76,7 @@ class ThreadRunner:
                 predecessor=abandoned,
                 thread=thread,
                 on_call=on_call,
+                asked_at=began,
             )
             try:
                 returned = flights.admit(call, outbox, _make_waiter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import OrderedDict
 from typing import Any, Final
@@ -60,8 +61,14 @@ os.register_at_fork(after_in_child=_renew)
 
 
 def note_success(identity: KeyIdentity, generation: int, clock: Clock) -> None:
-    """Remember a success, unless its transaction is still open and may roll back."""
-    if not connections[identity.alias].in_atomic_block:
+    """Remember a success, unless its transaction is still open and may roll back.
+
+    In a test environment nothing is remembered: not every flush between two tests tells of it
+    (``serialized_rollback``). What is stored answers there.
+    """
+    connection = connections[identity.alias]
+    is_committed = connection.get_autocommit() and not connection.in_atomic_block
+    if is_committed and not hasattr(sys.modules.get("django.core.mail"), "outbox"):
         _seen.add((identity.alias, identity.hash), clock.monotonic(), generation)
 
 

@@ -107,7 +107,24 @@ RULES = {
     "next of a thread does not wait for an async flight": [
         ("admit a dedupe is_async", "", "a running"),
         ("admit b dedupe next thread=1", "solo", "a running, b running"),
-        ("admit c dedupe next thread=2", "solo", "a running, b running, c running"),
+        ("admit c dedupe next thread=2", "", "a running, b running, c parked"),
+        ("admit d dedupe next thread=3", "", "a running, b running, c parked"),
+        ("admit e dedupe next is_async", "", "a running, b running, c parked"),
+        ("settle b", "b success, c released", "a running, c running"),
+        ("settle c", "c success tells d e", "a running"),
+    ],
+    "next of a thread overtakes a task that waits for an async flight": [
+        ("admit a dedupe is_async", "", "a running"),
+        ("admit b dedupe thread=1", "solo", "a running, b running"),
+        ("admit c dedupe next is_async", "", "a running, b running, c parked"),
+        ("admit d dedupe next thread=2", "", "a running, b running, c parked, d parked"),
+        ("settle b", "b success, d released", "a running, d running, c parked"),
+        ("settle a", "a success", "d running, c parked"),
+        ("settle d", "d success, c released", "c running"),
+    ],
+    "next of a thread inside of an async flight is refused": [
+        ("admit a dedupe is_async", "", "a running"),
+        ("admit b dedupe next thread=1 inside=a", "ReentrantCallError", "a running"),
     ],
     "next inside of the flight that it would wait for is refused": [
         ("admit a dedupe", "", "a running"),
@@ -383,6 +400,12 @@ DECISIONS = {
         ("apply c queue while_busy=skip", "busy", "a running"),
         ("apply d proceed while_busy=skip", "", "a running, d running"),
         ("apply e drop while_busy=skip", "", "a running, d running"),
+    ],
+    "who is turned away cancels nobody": [
+        ("apply a queue", "", "a running"),
+        ("apply b queue", "", "a running, b parked"),
+        ("apply c queue cancel=b while_busy=raise", "busy", "a running, b parked"),
+        ("apply d reuse reuse=b cancel=a while_busy=skip", "busy", "a running, b parked"),
     ],
     "next makes of a reuse of what runs a place behind it": [
         ("apply a proceed", "", "a running"),

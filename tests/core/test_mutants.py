@@ -156,9 +156,24 @@ MUTANTS = {
     ),
     "a body that stops does not hold the queue": Mutant(
         table,
-        "if len(entry.flights) + len(entry.stopping) >= _queue_limit(head):",
-        "if len(entry.flights) >= _queue_limit(head):",
+        "has_room = len(self._bodies_ahead(parked, entry)) < _queue_limit(parked)",
+        "has_room = len(entry.flights) < _queue_limit(parked)",
         (machine, stories),
+    ),
+    "who is turned away has cancelled its peers": Mutant(
+        table,
+        "            return effects  # in whose favour should a peer be cancelled?\n",
+        "            doomed = [peer for peer in peers if peer.id in decision.cancel_ids]\n"
+        "            for peer in doomed:\n"
+        '                self._cancel(peer, "abort", effects)\n'
+        "            return effects\n",
+        (stories,),
+    ),
+    "threads that need the next run wait for nobody": Mutant(
+        table,
+        "            if not ahead or not all(self._may_wait(call, peer) for peer in ahead):",
+        "            if call.thread or not all(self._may_wait(call, peer) for peer in ahead):",
+        (stories,),
     ),
     "the queue is a stack": Mutant(
         table,
@@ -261,19 +276,19 @@ MUTANTS = {
     ),
     "any one of two places is enough": Mutant(
         table,
-        "return occupants, len(occupants) - lowest + 1",
-        "return occupants, 1",
+        "return bodies, len(bodies) - lowest + 1",
+        "return bodies, 1",
         (simulation, refusals),
     ),
     "all places of a queue are needed": Mutant(
         table,
-        "return occupants, len(occupants) - lowest + 1",
-        "return occupants, len(occupants)",
+        "return bodies, len(bodies) - lowest + 1",
+        "return bodies, len(bodies)",
         (simulation,),
     ),
     "those ahead in the queue are overlooked": Mutant(
         table,
-        "lowest = min(map(_queue_limit, (*line, parked)))",
+        "lowest = min(map(_queue_limit, (*self._line_ahead(parked, entry), parked)))",
         "lowest = _queue_limit(parked)",
         (simulation, refusals),
     ),

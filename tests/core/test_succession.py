@@ -85,3 +85,15 @@ def test_succession__inside_the_heir():
     with pytest.raises(ReentrantCallError):
         stage.table.follow_heir(inner, (heir,))
     assert inner.state == "idle"
+
+
+@pytest.mark.parametrize("asked", [99.0, 101.0])
+def test_succession__the_heir_began_before_the_question(asked):
+    """Who needs a run that begins after it asked takes no heir that has begun before."""
+    stage = Stage()
+    leader = abandoned(stage, "f1", "f2")
+    heir = again(stage, "f1 again", leader)
+    stage.now = 102.0
+    needy = stage.make("f2 again", next=True)
+    needy.predecessor, needy.created_at = leader, asked
+    assert stage.table.follow_heir(needy, ()) is (asked < heir.started_at)

@@ -6,26 +6,29 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core import mail
 from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 
-from django_vega import in_flight, singleflight_refresh
+from django_vega import close, coordinated, in_flight, singleflight_refresh
 from django_vega.models import RefreshState
 from django_vega.writing import successes
 from tests import threads
 from tests.gates import TIMEOUT, Arrivals, Gate, Recorder, never, raising
 from tests.integration.repository import UPSERT, places, row, run
+from tests.runtime.tasks import own_scope
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    """Fail the test that leaves a call behind; start with nothing that was seen."""
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Fail the test that leaves a call behind; remember successes, as outside of tests."""
+    monkeypatch.delattr(mail, "outbox")
     successes.forget_successes()
-    yield
+    yield monkeypatch
     assert in_flight() == ()
 
 
@@ -39,11 +42,17 @@ async def arefresh(region: str, fetch: Any) -> Any:
     return fetch()
 
 
-def start_and_park(function: Any, gate: Gate, seen: Recorder) -> list[threads.Running[Any]]:
-    """Start a refresh that waits at the gate, and one that is parked behind it and must not run."""
+def fetched(region: str, fetch: Any) -> Any:
+    return fetch()
+
+
+def start_and_park(
+    function: Any, gate: Gate, seen: Recorder, parked: Any = never
+) -> list[threads.Running[Any]]:
+    """Start a refresh that waits at the gate, and one that is parked behind it."""
     first = threads.start(lambda: function("alaska", gate))
     assert gate.entered.wait(TIMEOUT)
-    second = threads.start(lambda: function("alaska", never))
+    second = threads.start(lambda: function("alaska", parked))
     seen.wait(1, "call:parked")
     return [first, second]
 
@@ -173,18 +182,17 @@ def test_admission__finds_it_fresh_as_another_process_left_it() -> None:
 
 
 def test_admission__a_forced_follower_is_not_content_with_that() -> None:
-    """Who was forced and joined a flight that found itself fresh runs its own."""
+    """Who was forced and joined a flight that would find itself fresh: it runs all the same."""
     queued = refresh.with_options(strategy="serialize")
     gate = Gate([row("old")])
     with Recorder() as seen:
-        first, second = start_and_park(queued, gate, seen)
-        # Joins the parked one, which will not run its function.
+        first, second = start_and_park(queued, gate, seen, lambda: [row("new")])
         forced = refresh.with_options(next=True)
-        third = threads.start(lambda: forced("alaska", lambda: [row("new")]))
+        third = threads.start(lambda: forced("alaska", never))
         seen.wait(1, "coordination:reuse")
         gate.open()
         outcomes = [one.outcome for one in threads.results([first, second, third])]
-    assert outcomes == ["written", "fresh", "written"]
+    assert outcomes == ["written"] * 3
     assert places() == {"a": "new"}
 
 
@@ -311,3 +319,68 @@ def test_option__wrong_values() -> None:
         with pytest.raises(ValueError, match="fresh_for="):
             refresh.with_options(fresh_for=wrong)
     assert refresh.effective_options("alaska", None).fresh_for == 30
+
+
+@pytest.mark.parametrize("demand", ["force", "next"])
+def test_submit__joins_a_queued_flight_that_would_end_fresh(demand: str, settings: Any) -> None:
+    """One success is recent; a content caller waits for a worker, a demanding one joins: it runs.
+
+    The flight asks whether it is needed in the step after which nobody joins it any more.
+    """
+    settings.DJANGO_VEGA = {"default": {}, f"one-{demand}": {"WORKERS": 1}}
+    gate = Gate()
+
+    @coordinated(key="hold", using=f"one-{demand}", scope=own_scope())
+    def hold() -> None:
+        gate()
+
+    mine = singleflight_refresh(
+        key="quakes:{region}",
+        upsert=UPSERT,
+        ignore=["fetch"],
+        fresh_for=30,
+        using=f"one-{demand}",
+        scope=own_scope(),
+    )(fetched)
+    mine("alaska", lambda: [row("old")])
+    held = hold.submit()
+    assert gate.entered.wait(TIMEOUT)
+    content = mine.submit("alaska", lambda: [row("new")])
+    demanding = mine.with_options(**{demand: True}).submit("alaska", never)
+    gate.open()
+    held.result()
+    assert [call.result().outcome for call in (content, demanding)] == ["written"] * 2
+    assert places() == {"a": "new"}
+    close(using=f"one-{demand}")
+
+
+def test_fresh__a_success_that_was_rolled_back_with_autocommit_off() -> None:
+    """A solo refresh in a transaction that never commits is no success for anybody."""
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has no transaction without atomic() when autocommit is off")
+    solo = singleflight_refresh(
+        key="quakes:{region}", upsert=UPSERT, ignore=["fetch"], fresh_for=30, in_atomic="solo"
+    )(fetched)
+    connection.set_autocommit(False)
+    try:
+        assert solo("alaska", lambda: [row("here")]).outcome == "written"
+        connection.rollback()
+    finally:
+        connection.set_autocommit(True)
+    assert solo("alaska", lambda: [row("there")]).outcome == "written"
+    assert places() == {"a": "there"}
+
+
+def test_fresh__tables_that_were_emptied_without_a_signal(
+    nothing_is_left: pytest.MonkeyPatch,
+) -> None:
+    """So `serialized_rollback` does between two tests: in a test environment nothing is remembered.
+
+    What is stored answers there, and after the flush nothing is.
+    """
+    nothing_is_left.undo()
+    refresh("alaska", lambda: [row("here")])
+    assert refresh("alaska", never).outcome == "fresh"
+    call_command("flush", interactive=False, inhibit_post_migrate=True, verbosity=0)
+    assert refresh("alaska", lambda: [row("there")]).outcome == "written"
+    call_command("flush", interactive=False, verbosity=0)

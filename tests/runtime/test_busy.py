@@ -9,7 +9,7 @@ import pytest
 from django_vega import Busy, CallCancelled, Strategy, coordinated, coordinator
 from django_vega.signals import call_skipped
 from tests import threads
-from tests.gates import TIMEOUT, Gate, Recorder, never
+from tests.gates import TIMEOUT, Arrivals, Gate, Recorder, never
 from tests.runtime.tasks import Witness, in_loop, own_scope
 
 
@@ -94,6 +94,28 @@ def test_busy__of_a_coordinator_that_reuses():
         function(1, never)
     gate.open()
     threads.results([leader])
+
+
+def test_busy__a_coordinator_that_cancels_first():
+    """Whoever is turned away cancels nobody: the submitted call in its way runs and settles."""
+
+    @coordinator("replace")
+    def replace(ctx: Any) -> None:
+        for peer in ctx.peers():
+            ctx.cancel(peer)
+        ctx.queue()
+
+    gates = [Gate(number) for number in range(5)]
+    with Arrivals(["call:running", "call:queued"]) as arrivals:
+        blockers = [work.submit(10 + number, gate) for number, gate in enumerate(gates[:4])]
+        queued = work.submit(1, gates[4])
+        arrivals.wait(9)
+    with pytest.raises(Busy):
+        work.with_options(strategy=replace)(1, never)
+    assert queued.state == "queued"
+    for gate in gates:
+        gate.open()
+    assert [call.result() for call in (*blockers, queued)] == [0, 1, 2, 3, 4]
 
 
 def test_busy__a_nested_one_is_an_error_of_the_body():

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from django_vega import ReentrantCallError, WaitTimeout, bounded, coordinated
 from tests import threads
@@ -101,6 +102,12 @@ def test_next__inside_of_the_flight_it_would_wait_for():
         work(1, lambda: after(1, never))
 
 
+def test_next__under_a_strategy_that_drops():
+    """Who would be dropped gets no next run: refused, with the way out."""
+    with pytest.raises(ImproperlyConfigured, match="next=True under the strategy exhaust"):
+        after.with_options(strategy="exhaust")(1, never)
+
+
 def test_next__beside_a_free_slot():
     """With a limit of two the second runs at once and the third waits for a slot."""
     two, two_after = work.with_options(strategy=bounded(2)), None
@@ -142,3 +149,43 @@ async def test_next__async():
         assert await asyncio.gather(*sharing) == [2] * 5
         assert parked.cancelled()
     assert runs == [1, 2]
+
+
+def test_next__threads_beside_an_async_flight():
+    """Of eight threads one runs beside it and the others share the run after that one."""
+
+    async def flight(entered: Any, gate: asyncio.Event) -> None:
+        entered.set()
+        await gate.wait()
+
+    @coordinated(key="mixed", ignore=["entered", "gate"], scope="tests.next-mixed")
+    async def awaited(entered: Any, gate: asyncio.Event) -> None:
+        await flight(entered, gate)
+
+    @coordinated(key="mixed", ignore=["body"], scope="tests.next-mixed")
+    def threaded(body: Callable[[], Any]) -> Any:
+        return body()
+
+    needy = threaded.with_options(next=True)
+
+    @in_loop
+    async def story() -> None:
+        gate = asyncio.Event()
+        with Witness() as seen:
+            task = asyncio.create_task(awaited(asyncio.Event(), gate))
+            await seen.sees(1, "call:running")
+            first, second = Gate("first"), Gate("second")
+            callers = [threads.start(lambda: needy(first))]
+            await seen.sees(2, "call:running")
+            callers.append(threads.start(lambda: needy(second)))
+            await seen.sees(1, "call:parked")
+            callers += [threads.start(lambda: needy(never)) for _ in range(6)]
+            await seen.sees(6, "coordination:reuse")
+            first.open()
+            second.open()
+            results = await asyncio.to_thread(threads.results, callers)
+            assert results == ["first", *["second"] * 7]
+            gate.set()
+            await task
+
+    story()

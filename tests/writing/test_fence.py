@@ -8,11 +8,11 @@ from django.core.management import call_command
 from django.db import DatabaseError, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
+from django_vega.core.keys import key_hash
 from django_vega.models import RefreshState
 from django_vega.writing import fence
 from django_vega.writing.fence import (
     KeyIdentity,
-    key_hash,
     last_success,
     move_fence,
     pass_fence,
