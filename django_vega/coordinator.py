@@ -9,15 +9,18 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from django_vega.backends.base import Backend
+from django_vega.backends.base import Backend, SharedBackend
 from django_vega.core.call import Call, CallSite, FlightRecord, Unset
 from django_vega.core.clock import Clock, SystemClock
 from django_vega.core.errors import CallCancelled, NotAdmitted, WaitTimeout
 from django_vega.runtime.aio import LoopRunner, LoopWaiter
 from django_vega.runtime.announcer import Host, Outbox
 from django_vega.runtime.flights import Flights
+from django_vega.runtime.link import Sharing
 from django_vega.runtime.outcomes import wait_slice
 from django_vega.runtime.pool import LoopPool, ThreadPool
+from django_vega.runtime.remote import Remote
+from django_vega.runtime.renewal import Renewal
 from django_vega.runtime.shaping import Shaping
 from django_vega.runtime.threads import ThreadRunner, ThreadWaiter
 
@@ -37,8 +40,7 @@ class TakeOver:
 
     def wake(self) -> bool:
         """Let the call's own function run if its leader abandoned it."""
-        assert self._call.leader is not None
-        if self._call.leader.was_left:
+        if self._call.last_leader().was_left:
             self._again(self._call)
         return True
 
@@ -54,6 +56,7 @@ class Coordinator:
         threads_wait_for_loops: Whether a blocked thread may wait for an async flight.
         raise_orphans: Whether a call that its coordinator does not decide on raises.
         clock: The time.
+        sharing: How processes get on over a shared backend.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Coordinator:
         threads_wait_for_loops: bool = False,
         raise_orphans: bool = False,
         clock: Clock | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.backend = backend
         self.host = host
@@ -78,6 +82,9 @@ class Coordinator:
             threads_wait_for_loops=threads_wait_for_loops,
             raise_orphans=raise_orphans,
         )
+        if isinstance(backend, SharedBackend):
+            assert sharing is not None
+            self.flights.remote = Remote(self.flights, backend, sharing)
         self._build()
         _coordinators.add(self)
 
@@ -91,6 +98,8 @@ class Coordinator:
         self._threads = ThreadRunner(self.flights, self, self._pool)
         self._loops = LoopRunner(self.flights, self, self.workers, self.capacity)
         self._shaping = Shaping(self.flights)
+        remote = self.flights.remote
+        self._renewal = None if remote is None else Renewal(remote)
 
     def _start_on_thread(self, call: Call) -> None:
         self._threads.start(call)
@@ -98,6 +107,8 @@ class Coordinator:
     def reset_after_fork(self) -> None:
         """Forget the parent's flights, threads and locks in a forked child."""
         self.flights.reset()
+        if self.flights.remote is not None:
+            self.flights.remote.reset()
         self._build()
 
     # Calls
@@ -153,7 +164,7 @@ class Coordinator:
 
     def ends_fresh(self, call: Call) -> bool:
         """Whether a flight need not run, as its last success is recent; then nobody joins it."""
-        return self.flights.close(call)
+        return self.flights.close_unless_needed(call)
 
     def begin_writing(self, call: Call) -> None:
         """Go over to ``writing``; raises `CallCancelled` when the call was cancelled before."""
@@ -169,21 +180,33 @@ class Coordinator:
         """Cancel one call; False when it is settled or writing."""
         return self._tell(lambda outbox: self.flights.cancel(call, outbox))
 
-    def cancel_where(self, where: Callable[[tuple[str, str]], bool]) -> int:
-        """Cancel every call whose scope and key are chosen; return how many."""
-        return self._tell(
+    def cancel_where(
+        self, where: Callable[[tuple[str, str]], bool], *, parked: str = "abort"
+    ) -> int:
+        """Cancel every call whose scope and key are chosen; return how many.
+
+        Of the keys that this process has to do with, those of other processes too, which are not
+        counted where the caller is an event loop.
+        """
+        slots = self.flights.slots(where)
+        count = self._tell(
             lambda outbox: self.flights.cancel_all(
-                outbox, flights="abort", parked="abort", where=where
+                outbox, flights="abort", parked=parked, where=where
             )
         )
+        remote = self.flights.remote
+        if remote is None:
+            return count
+        count -= sum(slots.values())
+        if asyncio._get_running_loop() is not None:
+            for slot in slots:
+                remote.link.later(partial(remote.endings.cancel, slot, parked))
+            return count
+        return count + sum(remote.endings.cancel(slot, parked) for slot in slots)
 
     def cancel_all(self) -> int:
         """Void every queue, then cancel every flight; later calls begin anew."""
-        return self._tell(
-            lambda outbox: self.flights.cancel_all(
-                outbox, flights="abort", parked="admission-reset"
-            )
-        )
+        return self.cancel_where(lambda _: True, parked="admission-reset")
 
     def close(self) -> None:
         """Refuse later calls, settle every flight and parked call, join the threads.
@@ -197,6 +220,10 @@ class Coordinator:
         )
         self._shaping.wake_all()
         self._pool.close()
+        if self._renewal is not None:
+            assert self.flights.remote is not None
+            self._renewal.close()
+            self.flights.remote.link.close()
 
     # Steps that the ones above are made of
 
@@ -256,7 +283,7 @@ class Coordinator:
         outbox: Outbox = []
         call = self.flights.new_call(site, key, work, self, pool=pool)
         try:
-            self._place(call, outbox, permit=permit)
+            await self._aplace(call, outbox, permit=permit)
             await self.flights.announcer.aflush(outbox)
         finally:
             if call.state == "queued":
@@ -270,9 +297,19 @@ class Coordinator:
         if permit:
             call.permit = call.pool.permits.give_back
         try:
-            self.flights.admit(call, outbox, self._stand_in)
+            self._threads.admit(call, outbox, self._stand_in)
         finally:
             # A call that takes no worker gives its place back at once.
+            if call.settled:
+                self.flights.give_back(call)
+
+    async def _aplace(self, call: Call, outbox: Outbox, *, permit: bool) -> None:
+        """Admit a call that holds a place of its pool, from an event loop."""
+        if permit:
+            call.permit = call.pool.permits.give_back
+        try:
+            await self._loops.admit(call, outbox, self._stand_in)
+        finally:
             if call.settled:
                 self.flights.give_back(call)
 
@@ -281,7 +318,10 @@ class Coordinator:
 
     def _place_again(self, call: Call) -> None:
         """Let a submitted follower's own function run, as a new call that it then follows."""
-        if isinstance(call.pool, LoopPool):
+        if self.flights.remote is not None:
+            # It may have to ask the server; whoever is here has others to wake.
+            self.flights.remote.link.executor(call).submit(self._follow_successor, call)
+        elif isinstance(call.pool, LoopPool):
             try:
                 call.pool.loop.call_soon_threadsafe(self._follow_successor, call)
             except (RuntimeError, ReferenceError):
@@ -297,12 +337,12 @@ class Coordinator:
             call.key,
             call.work,
             self,
-            predecessor=call.leader,
+            predecessor=call.last_leader(),
             pool=call.pool,
             asked_at=call.created_at,
         )
         try:
-            self.flights.admit(successor, outbox, self._stand_in)
+            self._threads.admit(successor, outbox, self._stand_in)
         except Exception as error:  # noqa: BLE001 - kept for whoever asks for the result
             successor.error = error
         successor.stands_for = call

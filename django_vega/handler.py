@@ -22,6 +22,7 @@ from django_vega.coordinator import Coordinator
 from django_vega.core.call import FlightRecord
 from django_vega.core.errors import VegaError
 from django_vega.core.events import Event
+from django_vega.runtime.link import Sharing
 from django_vega.runtime.watching import hub
 
 
@@ -116,12 +117,18 @@ class Handler:
                 if coordinator is not None:
                     self._replaced.setdefault(alias, weakref.WeakSet()).add(coordinator)
                 coordinator = Coordinator(
-                    settings.backend(settings.options),
+                    settings.backend(settings.options, settings.location),
                     self._host,
                     workers=settings.workers,
                     capacity=sys.maxsize if settings.capacity is None else settings.capacity,
                     threads_wait_for_loops=settings.sync_waits_for_async,
                     raise_orphans=settings.on_orphan == "raise",
+                    sharing=Sharing(
+                        prefix=settings.key_prefix,
+                        lease=settings.lease,
+                        codec=settings.codec,
+                        on_error=settings.on_backend_error,
+                    ),
                 )
                 self._coordinators[alias] = settings.structure, coordinator
             return coordinator

@@ -293,12 +293,16 @@ class _Flight:
         else:
             assert call.generation is not None
             self._generation = call.generation
+        # A restart that cancelled a flight of another process, which may be late to hear of it.
+        self._voids_older = bool(call and call.lease and call.lease.voids_older)
         self._started_at = timezone.now()
         self._began = time.monotonic()
 
     @property
     def _moves_fence(self) -> bool:
-        return self._destination.starts_move_the_fence and self._invocation.key is not None
+        return self._invocation.key is not None and (
+            self._destination.starts_move_the_fence or self._voids_older
+        )
 
     def _void_older(self) -> None:
         """Let the start void every older flight of the key that has not written."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from django_vega.backends.protocol import (
     Admission,
@@ -94,7 +94,7 @@ class SharedBackend(Backend):
         intent: Intent,
         *,
         limit: int | None,
-        when_full: WhenFull,
+        when_full: WhenFull | Literal["next"],
         capacity: int | None = None,
         want: int = 0,
     ) -> Admission:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from redis.exceptions import NoScriptError
 
@@ -111,7 +111,7 @@ class Scripts:
         intent: Intent,
         *,
         limit: int | None,
-        when_full: WhenFull,
+        when_full: WhenFull | Literal["next"],
         capacity: int | None = None,
         want: int = 0,
     ) -> Admission:
@@ -121,7 +121,7 @@ class Scripts:
             key_hash: Of the key.
             intent: The call. A parked one asks again with the same token.
             limit: As in `Strategy`; None is no limit.
-            when_full: As in `Strategy`.
+            when_full: As in `Strategy`; ``next`` parks one call, which later ones share.
             capacity: How many may be parked; None is unbounded.
             want: The generation that an earlier `Follow` named: its outcome, that of whoever took
                 over, or a new decision. 0 for a call that has just arrived: it never gets an

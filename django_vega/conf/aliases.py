@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from django_vega.backends.base import Backend
+from django_vega.backends.codecs import Codec, JsonCodec
 from django_vega.core.admission import CoordinatorFunction
 from django_vega.core.call import Options
 from django_vega.core.strategies import FROM_ALIAS, Strategy
+from django_vega.runtime.link import OnBackendError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,10 @@ class AliasSettings:
     key_display: Callable[[str], str]
     policies: Mapping[str, Policy]
     options: Mapping[str, Any]
+    location: object = None
+    lease: float = 10.0
+    codec: Codec = field(default_factory=JsonCodec)
+    on_backend_error: OnBackendError = "local"
     given: frozenset[str] = field(default=frozenset())
 
     @property
@@ -51,7 +57,12 @@ class AliasSettings:
             self.workers,
             self.capacity,
             self.sync_waits_for_async,
-            tuple(sorted(self.options.items())),
+            dict(self.options),
+            self.location,
+            self.lease,
+            self.codec.name,
+            self.on_backend_error,
+            self.key_prefix if self.backend.is_shared else "",
         )
 
     def effective(self, namespace: str | None, given: Mapping[str, Mapping[str, Any]]) -> Options:

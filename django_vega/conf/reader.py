@@ -6,14 +6,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
+from django.conf import settings
+
+from django_vega.backends.base import Backend
 from django_vega.conf.aliases import AliasSettings, Policy
 from django_vega.conf.values import (
     LOCAL_BACKEND,
     Fault,
     FaultyError,
     hint,
+    locate_cache,
     read_backend,
+    read_codec,
     read_display,
+    read_lease,
     read_policy_strategy,
     read_strategy,
     read_timeout,
@@ -32,7 +38,13 @@ ALIAS_OPTIONS: Final = (
     "KEY_DISPLAY",
     "POLICIES",
     "OPTIONS",
+    "LOCATION",
+    "LEASE",
+    "CODEC",
+    "ON_BACKEND_ERROR",
 )
+# What says something only where processes share a server.
+SHARED_OPTIONS: Final = ("LOCATION", "LEASE", "CODEC", "ON_BACKEND_ERROR")
 
 
 class AliasReader:
@@ -57,8 +69,10 @@ class AliasReader:
             lambda: read_timeout(self._where, given.get("TIMEOUT", 30)), or_else=30.0
         )
         if backend is not None:
-            options = given.get("OPTIONS", {})
-            self._unknown(f"{self._where}['OPTIONS']", options, backend.option_names)
+            if backend.option_names is not None:
+                where = f"{self._where}['OPTIONS']"
+                self._unknown(where, given.get("OPTIONS", {}), backend.option_names)
+            self._shared(backend)
             if backend.is_shared and timeout is None:
                 self._note(
                     "E004",
@@ -72,8 +86,12 @@ class AliasReader:
         capacity = self._count("CAPACITY", 100, least=0, none_allowed=True)
         prefix = self._text("KEY_PREFIX", "")
         display = self._take(lambda: read_display(self._where, given.get("KEY_DISPLAY")))
-        if backend is None or strategy is None or display is None:
+        codec = self._take(lambda: read_codec(self._where, given.get("CODEC", "json")))
+        on_error = self._choice("ON_BACKEND_ERROR", "local", ("local", "raise", "run"))
+        lease = self._take(lambda: read_lease(self._where, given.get("LEASE", 10)), or_else=10.0)
+        if backend is None or strategy is None or display is None or codec is None:
             return None
+        location, options = locate_cache(given.get("LOCATION"), given.get("OPTIONS", {}))
         return AliasSettings(
             backend=backend,
             strategy=strategy,
@@ -85,9 +103,33 @@ class AliasReader:
             sync_waits_for_async=waits,
             key_display=display,
             policies=policies,
-            options=given.get("OPTIONS", {}),
+            options=options,
+            location=location,
+            lease=lease,
+            codec=codec,
+            on_backend_error=on_error,
             given=frozenset(given),
         )
+
+    def _shared(self, backend: type[Backend]) -> None:
+        """Note what is wrong with the options of a backend that processes share."""
+        given = self._given
+        if not backend.is_shared:
+            for name in SHARED_OPTIONS:
+                if name in given:
+                    self._note(
+                        "E004",
+                        f"{self._where}[{name!r}] says nothing to {backend.__name__}, which "
+                        "coordinates one process",
+                        "Leave it out, or choose a backend that processes share",
+                    )
+            return
+        location, options = locate_cache(given.get("LOCATION"), given.get("OPTIONS", {}))
+        if (fault := backend.fault(options, location)) is not None:
+            message, what_to_do = fault
+            if isinstance(location, str) and "://" not in location:
+                what_to_do = hint(location, settings.CACHES)
+            self._note("E004", f"{self._where}: {message}", what_to_do)
 
     def _policies(self, policies: object) -> Iterator[tuple[str, Policy]]:
         if not isinstance(policies, Mapping):

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast, get_args
 
+from django.conf import settings
 from django.utils.module_loading import import_string
 
 from django_vega.backends.base import Backend
+from django_vega.backends.codecs import Codec, codec_named
 from django_vega.core.admission import CoordinatorFunction
 from django_vega.core.strategies import FROM_ALIAS, Strategy, WhenFull, strategy_named
 
@@ -69,6 +71,34 @@ def read_timeout(where: str, value: Any) -> float | None:
             "E004", f"{where}['TIMEOUT'] is {value!r}", "Use seconds of at least 0, or None"
         )
     return cast("float | None", value)
+
+
+def read_lease(where: str, value: object) -> float:
+    """Return a LEASE in seconds."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 1 <= cast("float", value) < float("inf"):
+        raise FaultyError(
+            "E004",
+            f"{where}['LEASE'] is {value!r}",
+            "Use seconds of at least 1, above the longest pause of a process",
+        )
+    return float(cast("float", value))
+
+
+def read_codec(where: str, name: Any) -> Codec:
+    """Return the codec that CODEC names."""
+    try:
+        return codec_named(name)
+    except (TypeError, ValueError) as error:
+        raise FaultyError("E004", f"{where}['CODEC']: {error}", 'Use "json"') from None
+
+
+def locate_cache(location: object, options: Mapping[str, Any]) -> tuple[object, Mapping[str, Any]]:
+    """Return the LOCATION and the OPTIONS of a cache that a LOCATION names, or both as they are."""
+    if not isinstance(location, str) or location not in settings.CACHES:
+        return location, options
+    cache = settings.CACHES[location]
+    return cache.get("LOCATION"), {**cache.get("OPTIONS", {}), **options}
 
 
 def _imported(where: str, name: str, path: str) -> Any:

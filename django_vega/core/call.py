@@ -193,7 +193,7 @@ class Call:
         call_id: int,
         site: CallSite,
         key: str,
-        work: Callable[[Call], Any],
+        work: Callable[[Call], Any] | None,
         runtime: CallRuntime,
         *,
         created_at: float,

@@ -56,11 +56,13 @@ class Effects:
         released: Parked calls that this step allowed to run.
         move: How the call was admitted: the built-in reducer's word, ``solo`` or ``busy``; else
             None.
+        cancelled_ids: Of the calls that a server has cancelled for this one, wherever they ran.
     """
 
-    __slots__ = ("move", "released", "settled")
+    __slots__ = ("cancelled_ids", "move", "released", "settled")
 
     def __init__(self) -> None:
+        self.cancelled_ids: tuple[int, ...] = ()
         self.settled: list[tuple[Call, Sequence[Any]]] = []
         self.released: list[Call] = []
         self.move: str | None = None

@@ -21,7 +21,17 @@ class Lease:
         monotonic: The time, in seconds.
     """
 
-    __slots__ = ("_monotonic", "_seconds", "_until", "about", "beat", "key_hash", "lost", "token")
+    __slots__ = (
+        "_monotonic",
+        "_seconds",
+        "_until",
+        "about",
+        "beat",
+        "key_hash",
+        "lost",
+        "token",
+        "voids_older",
+    )
 
     def __init__(
         self,
@@ -38,6 +48,8 @@ class Lease:
         self.beat = 0
         #: Why the server says that this call leads no more; None while it does.
         self.lost: str | None = None
+        #: Whether flights of other processes were cancelled for this one: their writes are void.
+        self.voids_older = False
         self._seconds = seconds
         self._monotonic = monotonic
         self._until = float("inf")

@@ -215,6 +215,99 @@ class Table:
             abandoned.heir = call.leader or call
         call.predecessor = None  # or a key that is abandoned again and again keeps them all
 
+    # What a server has decided
+
+    def join_here(self, call: Call, chain: Sequence[Call] = ()) -> Effects | None:
+        """Let a call share a flight of this process; None where the server has to be asked.
+
+        Raises:
+            ReentrantCallError, DeadlockError: As in `admit`.
+        """
+        strategy = call.site.options.strategy
+        assert isinstance(strategy, Strategy)
+        assert strategy.limit is not None
+        entry = self._entries.get(call.slot)
+        here = [p for p in entry.peers() if p.process is None] if entry is not None else []
+        if call.site.options.next:
+            here = [peer for peer in here if peer.state in _NOT_BEGUN]
+        elif sum(peer.state != "parked" for peer in here) < strategy.limit:
+            return None
+        for peer in here:
+            if peer in chain or self._may_wait(call, peer):
+                return self.share(call, peer, chain)
+        return None
+
+    def share(self, call: Call, leader: Call, chain: Sequence[Call] = ()) -> Effects:
+        """Let a call follow another one.
+
+        Raises:
+            ReentrantCallError, DeadlockError: As in `admit`.
+            UnsafeWait: A blocked thread would wait for a flight that may need it.
+        """
+        if leader not in chain and not self._may_wait(call, leader):
+            raise UnsafeWait
+        if chain:
+            self.waits.check(chain, leader)
+        self._join(call, leader)
+        effects = Effects()
+        effects.move = "reuse"
+        return effects
+
+    def lead(self, call: Call, generation: int) -> Effects:
+        """Let an idle or parked call run under a generation that the server has issued."""
+        effects = Effects()
+        if call.state == "parked":
+            self._entries[call.slot].parked.remove(call)
+            effects.released.append(call)
+        effects.move = "proceed"
+        self._start(call, generation)
+        return effects
+
+    def park(self, call: Call, chain: Sequence[Call] = ()) -> Effects:
+        """Hold a call until the server lets it run.
+
+        Raises:
+            ReentrantCallError, DeadlockError, UnsafeWait: As in `admit`.
+        """
+        entry = self._entries.get(call.slot)
+        if entry is None:
+            entry = self._entries[call.slot] = Entry()
+        effects = Effects()
+        effects.move = "queue"
+        try:
+            self._park(call, entry, chain, full=False)
+        except Exception:
+            self._release(call.slot, effects)
+            raise
+        return effects
+
+    def turn_away(self, call: Call) -> Effects:
+        """End a call that would have to wait and is not to."""
+        effects = Effects()
+        self._turn_away(call, effects)
+        return effects
+
+    def stand_in(self, call: Call, generation: int, age: float) -> None:
+        """Note a flight of another process; ``call`` stands for it and has no body."""
+        call.step("run")
+        call.generation = generation
+        call.started_at = self._monotonic() - age
+        self._entries.setdefault(call.slot, Entry()).flights.append(call)
+        self._touch(call)
+
+    def found(self, slot: tuple[str, str], generation: int, *, here: bool) -> Call | None:
+        """Return the flight of a generation, of this process or a stand-in, if it is not over."""
+        entry = self._entries.get(slot)
+        flights = () if entry is None else entry.flights
+        same = (call for call in flights if call.generation == generation)
+        return next((call for call in same if (call.process is None) is here), None)
+
+    def release(self, slot: tuple[str, str]) -> Effects:
+        """Let parked calls run that wait for this process only, as far as there is room."""
+        effects = Effects()
+        self._release(slot, effects)
+        return effects
+
     def refuse(
         self,
         call: Call,
@@ -252,13 +345,16 @@ class Table:
         self._touch(call)
         return True
 
-    def close(self, call: Call) -> bool:
-        """Let nobody join a call any more; False when one that joined needs it to run."""
-        if call.is_needed:
-            return False
+    def close(self, call: Call) -> None:
+        """Let nobody join a call any more."""
         call.closed = True
         self._touch(call)
-        return True
+
+    def close_unless_needed(self, call: Call) -> bool:
+        """Close a call; False when one that joined needs it to run."""
+        if not call.is_needed:
+            self.close(call)
+        return call.closed
 
     def begin_writing(self, call: Call) -> bool:
         """Go over to ``writing``, from where nothing cancels; False when it was cancelled."""
@@ -331,8 +427,8 @@ class Table:
 
     # Steps that the ones above are made of
 
-    def _start(self, call: Call) -> None:
-        generation = self._next_generation()
+    def _start(self, call: Call, generation: int | None = None) -> None:
+        generation = self._next_generation() if generation is None else generation
         call.step("run" if call.pool is None else "queue")
         call.generation = generation
         call.started_at = self._monotonic()
@@ -385,8 +481,11 @@ class Table:
         try:
             if chain:
                 self.waits.check(chain, call)
-            ahead = [*self._bodies_ahead(call, entry), *self._line_ahead(call, entry)]
-            if not ahead or not all(self._may_wait(call, peer) for peer in ahead):
+            if call.lease is None:
+                ahead = [*self._bodies_ahead(call, entry), *self._line_ahead(call, entry)]
+            else:
+                ahead = [*entry.occupants(), *(p for p in entry.parked if p is not call)]
+            if not (ahead or call.lease) or not all(self._may_wait(call, p) for p in ahead):
                 raise UnsafeWait
         except Exception:
             entry.parked.remove(call)
@@ -412,7 +511,7 @@ class Table:
         A thread must not wait for a body that sits below it on its own stack, nor for an async
         flight, which may need this very thread.
         """
-        if call.thread is None:
+        if call.thread is None or peer.process is not None:
             return True
         if peer.thread == call.thread:
             return False
@@ -425,7 +524,7 @@ class Table:
             raise ReentrantCallError((*keys, call.shown_key))
 
     def _cancel(self, call: Call, reason: str, effects: Effects) -> None:
-        body_runs = call.state == "running"
+        body_runs = call.state == "running" and call.process is None
         self._settle(call, "cancel", reason, effects)
         if body_runs:
             entry = self._entries.get(call.slot)
@@ -475,6 +574,8 @@ class Table:
     def _ready(self, entry: Entry) -> Call | None:
         """Return the first parked call that may run; but for `_passes_by` that is the head."""
         for parked in entry.parked:
+            if parked.lease is not None:
+                continue  # the server says when
             has_room = len(self._bodies_ahead(parked, entry)) < _queue_limit(parked)
             if has_room and not self._line_ahead(parked, entry):
                 return parked
@@ -494,7 +595,7 @@ class Table:
 
         A thread does not for an async flight, which may need it: threads have their own next run.
         """
-        is_unsafe = parked.thread is not None and peer.site.is_async
+        is_unsafe = parked.thread is not None and peer.site.is_async and peer.process is None
         return is_unsafe and not self._threads_wait_for_loops and _shares_next(parked)
 
     def _touch(self, call: Call) -> None:

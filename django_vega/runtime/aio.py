@@ -13,12 +13,13 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any
 
-from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, current
+from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Step, Unset, current
 from django_vega.core.errors import WaitTimeout
 from django_vega.runtime.announcer import Outbox
 from django_vega.runtime.flights import Flights, OnCall
 from django_vega.runtime.outcomes import follower_outcome, outcome, result_outcome, wait_slice
 from django_vega.runtime.pool import LoopPool
+from django_vega.runtime.steps import atake
 
 
 class LoopWaiter:
@@ -80,7 +81,7 @@ class LoopRunner:
         self._pools: weakref.WeakKeyDictionary[Any, LoopPool] = weakref.WeakKeyDictionary()
         self._pools_lock = threading.Lock()
 
-    async def call(
+    async def call(  # noqa: C901, PLR0912 - one loop, told in its order
         self,
         site: CallSite,
         key: str,
@@ -104,11 +105,15 @@ class LoopRunner:
             )
             leads = False
             try:
-                returned = flights.admit(call, outbox, _make_waiter)
+                if flights.remote is None:
+                    returned = flights.admit(call, outbox, _make_waiter)
+                else:
+                    returned = await self.admit(call, outbox, _make_waiter)
                 if call.leader is not None:
-                    if await self._follow(call, call.leader, began, outbox):
-                        return follower_outcome(site, key, call.leader)
-                    abandoned = call.leader
+                    leader = await self._follow(call, began, outbox)
+                    if not leader.was_left:
+                        return follower_outcome(site, key, leader)
+                    abandoned = leader
                     continue
                 if call.caller is not None:
                     await self._wait_for_turn(call, began, outbox)
@@ -130,6 +135,17 @@ class LoopRunner:
             finally:
                 if outbox:
                     await flights.announcer.aflush(outbox)
+
+    async def admit(
+        self, call: Call, outbox: Outbox, make_waiter: Callable[[Call, Sequence[Call]], Any]
+    ) -> Any:
+        """Let the call's strategy decide; see `Flights.admit`. Asks the server, if there is one."""
+        remote = self._flights.remote
+        if remote is None:
+            return self._flights.admit(call, outbox, make_waiter)
+        return await atake(
+            remote.admission(call, outbox, make_waiter, LoopWaiter), remote.link.executor(call)
+        )
 
     async def result(self, call: Call, timeout: float | None | Unset = UNSET) -> Any:
         """Wait until ``call`` settles; see `Call.result`."""
@@ -203,6 +219,7 @@ class LoopRunner:
         assert task is not None
         assert work is not None
         current.set(call)
+        end: dict[str, Any] = {}
         try:
             flights.announcer.announce_running(call, outbox)
             if call.settled:
@@ -211,16 +228,15 @@ class LoopRunner:
                 task.cancel()
             elif outbox:
                 await flights.announcer.aflush(outbox)
-            value = await work(call)
+            end["value"] = await work(call)
+            step: Step = "succeed"
         except asyncio.CancelledError as error:
-            if call.settled or not task.cancelling():
-                step = "abandon" if call.state == "writing" else "cancel"
-                flights.settle(call, step, outbox, error=error, reason="abort")  # type: ignore[arg-type]
-            else:
-                # Nobody but the end of its loop cancels a flight's task from outside.
-                flights.settle(call, "abandon", outbox, error=error, reason="abandoned")
+            # Nobody but the end of its loop cancels a flight's task from outside.
+            is_meant = call.settled or not task.cancelling()
+            step = "cancel" if is_meant and call.state != "writing" else "abandon"
+            end.update(error=error, reason="abort" if is_meant else "abandoned")
         except Exception as error:  # noqa: BLE001 - every caller gets it
-            flights.settle(call, "fail", outbox, error=error)
+            step, end["error"] = "fail", error
         except BaseException as error:
             # A flight that nobody can reach any more was ended by others. Its coroutine is closed
             # by the garbage collector, at any moment: also while this thread holds the lock.
@@ -230,10 +246,26 @@ class LoopRunner:
                 return  # a closed coroutine must not await
             if call.caller_gone or call.pool is not None:
                 raise
+            step = "abandon"
+        if call.lease is None or step == "abandon":
+            flights.settle(call, step, outbox, **end)
         else:
-            flights.settle(call, "succeed", outbox, value=value)
+            await self._settle(call, step, outbox, end)
+        end.clear()  # an error that is kept here would keep this frame
         if outbox:
             await flights.announcer.aflush(outbox)
+
+    async def _settle(self, call: Call, step: Step, outbox: Outbox, end: dict[str, Any]) -> None:
+        """Tell the server what a flight came to, then everybody here."""
+        remote = self._flights.remote
+        assert remote is not None
+        try:
+            await atake(
+                remote.endings.settlement(call, step, outbox, **end), remote.link.executor(call)
+            )
+        finally:
+            if not call.ended:  # cancelled while the server was told
+                self._flights.settle(call, step, outbox, **end)
 
     def _landing(
         self, call: Call, waiter: LoopWaiter | None
@@ -268,14 +300,14 @@ class LoopRunner:
 
     # Waiting
 
-    async def _follow(self, call: Call, leader: Call, began: float, outbox: Outbox) -> bool:
-        """Wait for the leader's outcome; False when it was abandoned and this caller is next."""
+    async def _follow(self, call: Call, began: float, outbox: Outbox) -> Call:
+        """Wait for the leader's outcome and return the leader, which may have been abandoned."""
         flights, waiter = self._flights, call.caller
         timeout = call.site.options.timeout
         try:
             if outbox:
                 await flights.announcer.aflush(outbox)
-            while not leader.settled:
+            while not (leader := call.last_leader()).settled:
                 waited = flights.clock.monotonic() - began
                 if timeout is not None and waited >= timeout:
                     raise WaitTimeout(call.shown_key, waited, flights.describe(leader))
@@ -284,7 +316,7 @@ class LoopRunner:
                 flights.abandon_if_lost(leader, outbox)
         finally:
             flights.leave(waiter, outbox)
-        return not leader.was_left
+        return leader
 
     async def _wait_for_turn(self, call: Call, began: float, outbox: Outbox) -> None:
         """Hold a parked caller until its call may run; see `ThreadRunner`."""

@@ -139,7 +139,8 @@ class Announcer:
             self.announce_settled(call, outbox)
         elif effects.move == "solo":
             self.announce(outbox, CoordinationSolo, call)
-        cancelled = tuple(peer.id for peer, _ in effects.settled)
+        here = (peer.id for peer, _ in effects.settled)
+        cancelled = tuple(dict.fromkeys((*effects.cancelled_ids, *here)))
         if cancelled:
             self.announce(outbox, CoordinationRestart, call, cancelled_call_ids=cancelled)
         if call.state == "queued":

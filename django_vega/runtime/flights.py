@@ -11,9 +11,9 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from django_vega.backends.base import Backend
+from django_vega.backends.base import Backend, BackendUnavailableError
 from django_vega.core.admission import CoordinationContext, CoordinatorFunction
 from django_vega.core.call import (
     Call,
@@ -37,7 +37,13 @@ from django_vega.core.table import Table
 from django_vega.runtime.announcer import Announcer, Host, Outbox
 from django_vega.runtime.bodies import is_lost, stop_body
 
+if TYPE_CHECKING:
+    from django_vega.runtime.remote import Remote
+
 logger = logging.getLogger("django_vega")
+
+# What keeps a call from running keeps all who gathered behind it.
+_FOR_ALL = (BackendUnavailableError, QueueFull)
 
 # A coordinator whose key changes this often while it decides changes the key itself.
 _MOST_QUESTIONS = 10_000
@@ -84,6 +90,8 @@ class Flights:
         self.clock = clock
         self.threads_wait_for_loops = threads_wait_for_loops
         self._raise_orphans = raise_orphans
+        #: Who else has a say in it, where the backend is shared.
+        self.remote: Remote | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -104,7 +112,7 @@ class Flights:
         self,
         site: CallSite,
         key: str,
-        work: Callable[[Call], Any],
+        work: Callable[[Call], Any] | None,
         runtime: CallRuntime,
         *,
         predecessor: Call | None = None,
@@ -156,41 +164,68 @@ class Flights:
         chain = call.parent.chain() if call.parent is not None else ()
         self.announcer.announce(outbox, CallCreated, call)
         try:
-            if call.predecessor is not None and self._follow_heir(call, chain, outbox, make_waiter):
+            if self.follow_heir(call, chain, outbox, make_waiter):
                 return None
-            if isinstance(call.site.options.strategy, CoordinatorFunction):
-                return self._ask(call, call.site.options.strategy, chain, outbox, make_waiter)
-            self._abandon_lost(call.slot, outbox)
-            with self.lock:
-                self._refuse_closed(call)
-                effects = self.table.admit(call, chain)
-                self._hook(call, chain, make_waiter)
-                self._answer_busy(call)
+            return self.decide(call, chain, outbox, make_waiter)
         except BaseException as error:
-            self._refuse(call, error, outbox)
-            if isinstance(error, UnsafeWait):
-                raise self.host.synchronous_call_error(
-                    f"{call.shown_key} is held by a flight that this thread must not wait for: an "
-                    "async one of this process, which may need the thread, or one that runs below "
-                    "on it. Call the function from async code, or set "
-                    '"SYNC_WAITS_FOR_ASYNC": True where threads are known to be plain'
-                ) from None
+            self.fail_admission(call, error, outbox)
             raise
+
+    def decide(
+        self,
+        call: Call,
+        chain: Sequence[Call],
+        outbox: Outbox,
+        make_waiter: Callable[[Call, Sequence[Call]], Any],
+    ) -> Any:
+        """Let the strategy of an announced call decide by what is in flight in this process."""
+        if isinstance(call.site.options.strategy, CoordinatorFunction):
+            return self._ask(call, call.site.options.strategy, chain, outbox, make_waiter)
+        self.abandon_lost(call.slot, outbox)
+        with self.lock:
+            self.refuse_closed(call)
+            effects = self.table.admit(call, chain)
+            self.hook(call, chain, make_waiter)
+            self._answer_busy(call)
         self.announcer.announce_move(call, effects, outbox)
         self.perform(effects, outbox)
         return None
 
-    def _follow_heir(
+    def fail_admission(self, call: Call, error: BaseException, outbox: Outbox) -> None:
+        """End a call that was not admitted; whoever gathered behind it goes on alone.
+
+        Raises:
+            SynchronousCallError: The error says that the thread must not wait.
+        """
+        waiters, call.waiters = call.waiters, None
+        if waiters and call.state == "idle" and not isinstance(error, _FOR_ALL):
+            self.table.refuse(call, "drop", reason="abandoned", error=error)
+            self.announcer.announce_settled(call, outbox)
+        self._refuse(call, error, outbox)
+        for waiter in waiters or ():
+            waiter.wake()
+        if isinstance(error, UnsafeWait):
+            raise self.host.synchronous_call_error(
+                f"{call.shown_key} is held by a flight that this thread must not wait for: an "
+                "async one of this process, which may need the thread, or one that runs below "
+                "on it. Call the function from async code, or set "
+                '"SYNC_WAITS_FOR_ASYNC": True where threads are known to be plain'
+            ) from None
+
+    def follow_heir(
         self,
         call: Call,
         chain: Sequence[Call],
         outbox: Outbox,
         make_waiter: Callable[[Call, Sequence[Call]], Any],
     ) -> bool:
+        """Let a follower of an abandoned call follow whoever took over; False: it is on its own."""
+        if call.predecessor is None:
+            return False
         with self.lock:
             follows = self.table.follow_heir(call, chain)
             if follows:
-                self._hook(call, chain, make_waiter)
+                self.hook(call, chain, make_waiter)
         if follows:
             self.announcer.announce_move(call, Effects(), outbox)
         return follows
@@ -203,10 +238,10 @@ class Flights:
         outbox: Outbox,
         make_waiter: Callable[[Call, Sequence[Call]], Any],
     ) -> Any:
-        self._abandon_lost(call.slot, outbox)
+        self.abandon_lost(call.slot, outbox)
         for _ in range(_MOST_QUESTIONS):
             with self.lock:
-                self._refuse_closed(call)
+                self.refuse_closed(call)
                 version, peers = self.table.peers(call.slot)
                 records = [self.record(peer) for peer in peers]
                 intent = self.record(call)
@@ -214,12 +249,12 @@ class Flights:
             returned = coordinator(context)
             decision = context.decision()
             if decision.choice is None:
-                return self._orphan(call, coordinator, returned, outbox)
+                return self.orphan(call, coordinator, returned, outbox)
             with self.lock:
-                self._refuse_closed(call)
+                self.refuse_closed(call)
                 effects = self.table.apply(call, decision, version, chain)
                 if effects is not None:
-                    self._hook(call, chain, make_waiter)
+                    self.hook(call, chain, make_waiter)
                     self._answer_busy(call)
             if effects is not None:
                 self.announcer.announce_move(call, effects, outbox)
@@ -232,9 +267,10 @@ class Flights:
             f"{call.shown_key} and the key changed each time: it must be pure and quick"
         )
 
-    def _orphan(
+    def orphan(
         self, call: Call, coordinator: CoordinatorFunction, returned: Any, outbox: Outbox
     ) -> Any:
+        """End a call that its coordinator did not decide on; returns what that returned."""
         logger.error(
             "coordinator %r decided nothing for %s; the call did not run",
             coordinator.name,
@@ -251,7 +287,7 @@ class Flights:
         self.table.refuse(call, "drop", reason="orphaned-intent", error=error)
         self.announcer.announce_settled(call, outbox)
 
-    def _hook(
+    def hook(
         self, call: Call, chain: Sequence[Call], make_waiter: Callable[[Call, Sequence[Call]], Any]
     ) -> None:
         """Make the waiter that the decision asks for, in the step that took it."""
@@ -288,7 +324,8 @@ class Flights:
         age = self.clock.monotonic() - (holder.started_at or holder.created_at)
         call.error = Busy(call.shown_key, self.describe(holder), age, max(1.0, age))
 
-    def _refuse_closed(self, call: Call) -> None:
+    def refuse_closed(self, call: Call) -> None:
+        """Raise `CallCancelled` where the coordinator is closed."""
         if self.closed:
             raise CallCancelled("shutdown", call.shown_key)
 
@@ -306,7 +343,8 @@ class Flights:
             self.table.refuse(call, "fail", error=error)
         self.announcer.announce_settled(call, outbox)
 
-    def _abandon_lost(self, slot: tuple[str, str], outbox: Outbox) -> None:
+    def abandon_lost(self, slot: tuple[str, str], outbox: Outbox) -> None:
+        """Settle the flights of a key whose event loops are closed."""
         with self.lock:
             lost = [call for call in self.table.calls(slot) if is_lost(call)]
         for call in lost:
@@ -319,10 +357,10 @@ class Flights:
         with self.lock:
             return self.table.run(call)
 
-    def close(self, call: Call) -> bool:
+    def close_unless_needed(self, call: Call) -> bool:
         """Let nobody join a running call any more; False when one that joined needs it to run."""
         with self.lock:
-            return self.table.close(call)
+            return self.table.close_unless_needed(call)
 
     def begin_writing(self, call: Call) -> None:
         """Go over to ``writing``, from where nothing cancels the call any more.
@@ -345,6 +383,8 @@ class Flights:
         reason: str | None = None,
     ) -> None:
         """Note that the body ended, and give the call its outcome unless it has one."""
+        if call.lease is not None and self.remote is not None:
+            self.remote.endings.give_up(call)
         with self.lock:
             effects = self.table.settle(call, step, value=value, error=error, reason=reason)
         self.give_back(call)
@@ -451,7 +491,7 @@ class Flights:
     def abandon_if_lost(self, call: Call, outbox: Outbox) -> None:
         """Settle a flight whose event loop is closed, or those that a parked call waits for."""
         if call.state == "parked":
-            self._abandon_lost(call.slot, outbox)
+            self.abandon_lost(call.slot, outbox)
         elif is_lost(call):
             self.settle(call, "abandon", outbox, reason="abandoned")
 
@@ -466,11 +506,14 @@ class Flights:
                 self.give_back(call)
             if call.state == "cancelled" and call.caller is not None:
                 call.caller.wake()
+            if call.lease is not None and self.remote is not None:
+                self.remote.endings.note_cancelled(call)
             for waiter in waiters:
                 waiter.wake()
         try:
             for call, _ in effects.settled:
-                self.announcer.announce_settled(call, outbox)
+                if call.process is None:
+                    self.announcer.announce_settled(call, outbox)
         finally:
             self._let_go(effects.released, outbox)
 
@@ -515,10 +558,19 @@ class Flights:
             calls = sorted(self.table.calls(slot), key=lambda call: call.id)
             return tuple(self.record(call) for call in calls)
 
+    def slots(self, where: Callable[[tuple[str, str]], bool]) -> dict[tuple[str, str], int]:
+        """Return the chosen keys, and how many of their flights run in other processes."""
+        with self.lock:
+            found: dict[tuple[str, str], int] = {}
+            for call in self.table.calls():
+                if where(call.slot):
+                    found[call.slot] = found.get(call.slot, 0) + (call.process is not None)
+            return found
+
     def describe(self, call: Call) -> str:
         """Say who holds up a caller, for messages."""
         age = self.clock.monotonic() - (call.started_at or call.created_at)
-        return f"call {call.id} on {self.process}, {call.state} for {age:.1f} s"
+        return f"call {call.id} on {call.process or self.process}, {call.state} for {age:.1f} s"
 
     def describe_holder(self, call: Call) -> str:
         """Say who a parked call waits for, for messages."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Unset, current
+from django_vega.core.call import UNSET, Call, CallRuntime, CallSite, Step, Unset, current
 from django_vega.core.errors import CallCancelled, WaitTimeout
 from django_vega.runtime.announcer import Outbox
 from django_vega.runtime.flights import Flights, OnCall
 from django_vega.runtime.outcomes import follower_outcome, outcome, result_outcome, wait_slice
 from django_vega.runtime.pool import ThreadPool
+from django_vega.runtime.steps import take
 
 
 class ThreadWaiter:
@@ -79,12 +81,13 @@ class ThreadRunner:
                 asked_at=began,
             )
             try:
-                returned = flights.admit(call, outbox, _make_waiter)
+                returned = self.admit(call, outbox, _make_waiter)
                 flights.announcer.flush(outbox)
                 if call.leader is not None:
-                    if self._follow(call, call.leader, began, outbox):
-                        return follower_outcome(site, key, call.leader)
-                    abandoned = call.leader
+                    leader = self._follow(call, began, outbox)
+                    if not leader.was_left:
+                        return follower_outcome(site, key, leader)
+                    abandoned = leader
                     continue
                 if call.caller is not None:
                     self._wait_for_turn(call, began, outbox)
@@ -98,6 +101,36 @@ class ThreadRunner:
                 raise
             finally:
                 flights.announcer.flush(outbox)
+
+    def admit(
+        self, call: Call, outbox: Outbox, make_waiter: Callable[[Call, Sequence[Call]], Any]
+    ) -> Any:
+        """Let the call's strategy decide; see `Flights.admit`. Asks the server, if there is one."""
+        remote = self._flights.remote
+        if remote is None:
+            return self._flights.admit(call, outbox, make_waiter)
+        return take(remote.admission(call, outbox, make_waiter, partial(ThreadWaiter, ())))
+
+    def _settle(
+        self,
+        call: Call,
+        step: Step,
+        outbox: Outbox,
+        *,
+        value: Any = None,
+        error: BaseException | None = None,
+        reason: str | None = None,
+    ) -> None:
+        flights = self._flights
+        if call.lease is None or flights.remote is None:
+            flights.settle(call, step, outbox, value=value, error=error, reason=reason)
+        else:
+            remote = flights.remote
+            take(
+                remote.endings.settlement(
+                    call, step, outbox, value=value, error=error, reason=reason
+                )
+            )
 
     def execute(self, call: Call, outbox: Outbox) -> Any:
         """Run the body of a running call on this thread, and settle it."""
@@ -113,18 +146,18 @@ class ThreadRunner:
             flights.announcer.flush(outbox)
             value = work(call)
         except Exception as error:
-            flights.settle(call, "fail", outbox, error=error)
+            self._settle(call, "fail", outbox, error=error)
             if call.state == "cancelled":
                 raise CallCancelled(call.reason or "abort", call.shown_key) from error
             raise
         except asyncio.CancelledError as error:
-            flights.settle(call, _cancel_step(call), outbox, error=error, reason="abort")
+            self._settle(call, _cancel_step(call), outbox, error=error, reason="abort")
             raise CallCancelled(call.reason or "abort", call.shown_key) from error
         except BaseException as error:
             flights.settle(call, "abandon", outbox, error=error, reason="abandoned")
             raise
         else:
-            flights.settle(call, "succeed", outbox, value=value)
+            self._settle(call, "succeed", outbox, value=value)
             if call.state == "cancelled":
                 raise CallCancelled(call.reason or "abort", call.shown_key)
             return value
@@ -198,12 +231,12 @@ class ThreadRunner:
                 '"SYNC_WAITS_FOR_ASYNC": True where threads are known to be plain'
             )
 
-    def _follow(self, call: Call, leader: Call, began: float, outbox: Outbox) -> bool:
-        """Wait for the leader's outcome; False when it was abandoned and this caller is next."""
+    def _follow(self, call: Call, began: float, outbox: Outbox) -> Call:
+        """Wait for the leader's outcome and return the leader, which may have been abandoned."""
         flights, waiter = self._flights, call.caller
         timeout = call.site.options.timeout
         try:
-            while not leader.settled:
+            while not (leader := call.last_leader()).settled:
                 waited = flights.clock.monotonic() - began
                 if timeout is not None and waited >= timeout:
                     raise WaitTimeout(call.shown_key, waited, flights.describe(leader))
@@ -216,7 +249,7 @@ class ThreadRunner:
         finally:
             call.caller = None
             flights.leave(waiter, outbox)
-        return not leader.was_left
+        return leader
 
     def _wait_for_turn(self, call: Call, began: float, outbox: Outbox) -> None:
         """Block a parked caller until its call may run.

@@ -136,6 +136,10 @@ class Desk:
         assert isinstance(reply, Leader)
         return reply.generation
 
+    def next(self, token: str) -> Any:
+        """Admit a call that needs a run which begins later."""
+        return self.scripts.admit(self.key_hash, self.intent(token), limit=1, when_full="next")
+
     def look(self, token: str, want: int, **more: Any) -> Any:
         """Ask how a follower stands."""
         return self.scripts.look(self.key_hash, self.intent(token, **more), want=want)

@@ -164,10 +164,11 @@ class Model:
         for generation in sorted(self.outcomes):
             if generation == want or (generation > want and lost):
                 return "done", generation, self.outcomes[generation]
-        if lost:
+        standing = [generation for generation in self.flights.values() if generation >= want]
+        if not standing:
             return None
         self.followers.add(process)
-        return "follow", want
+        return "follow", want if not lost else min(standing)
 
     def _is_parked(self, token):
         """Whether a call that led, before the server forgot it, was admitted once more since."""

@@ -29,6 +29,7 @@ class Server:
     port: int
     process: subprocess.Popen[bytes]
     client: redis.Redis = field(repr=False)
+    command: list[str] = field(repr=False, default_factory=list)
 
     @property
     def url(self) -> str:
@@ -46,6 +47,13 @@ class Server:
         """End it as a crash would."""
         self.process.kill()
         self.process.wait(DEADLINE)
+
+    def start_again(self) -> None:
+        """Start it on its port once more, empty, after it was killed."""
+        self.process = subprocess.Popen(
+            self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        assert _answers(self.client, self.process), f"port {self.port} was taken meanwhile"
 
 
 @dataclass
@@ -97,14 +105,14 @@ def server(
         with (here / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         client = redis.Redis(port=port, socket_timeout=5, socket_connect_timeout=5)
+        started = Server(port, process, client, command)
         try:
             if _answers(client, process):
-                yield Server(port, process, client)
+                yield started
                 return
         finally:
             client.close()
-            process.kill()
-            process.wait(DEADLINE)
+            started.kill()
     raise AssertionError(f"no port on which {EXECUTABLE} starts; see the logs in {folder}")
 
 

@@ -270,10 +270,30 @@ def test_settle__lost__taken(desk):
     """A leader whose place was taken changes nothing."""
     first = desk.lead("a", "dedupe")
     desk.lapse("a")
-    desk.lead("b", "dedupe")
+    second = desk.lead("b", "dedupe")
     assert desk.settle("a") == Lost("taken")
-    assert isinstance(desk.look("c", want=first), Dropped)
+    assert desk.look("c", want=first).generation == second, "whoever took over answers"
     assert desk.picture()[0] == ["b"]
+
+
+def test_next__parks_once_and_is_shared(desk):
+    """One running and one parked: later ones follow the parked one, whatever it is then."""
+    desk.lead("a", "dedupe")
+    assert isinstance(desk.next("b"), Queued)
+    reply = desk.next("c")
+    assert (type(reply), reply.holder.process) == (Follow, "process-of-b")
+    assert isinstance(desk.look("c", want=reply.generation), Follow)
+    desk.settle("a")
+    assert isinstance(desk.look("c", want=reply.generation), Follow), "no outcome of before"
+    taken = desk.next("b")
+    assert isinstance(taken, Leader)
+    assert desk.look("c", want=reply.generation).generation == taken.generation
+    desk.generations["b"] = taken.generation
+    desk.settle("b", b"next")
+    assert desk.look("c", want=reply.generation) == Done(
+        taken.generation, Outcome("value", b"next")
+    )
+    assert isinstance(desk.next("d"), Leader), "nobody is in its way"
 
 
 def test_settle__keeps_the_place__body_still_runs(desk):

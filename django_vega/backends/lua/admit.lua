@@ -1,7 +1,7 @@
 -- ADMIT: what a call does now, by its strategy; asked again with the same token, how it stands.
 --
 -- Arguments: as intent.lua, then 9 limit (0: none, -1: no place at all),
---            10 when_full (reuse, cancel, queue, drop),
+--            10 when_full (reuse, cancel, queue, drop; next: park, or share what is parked),
 --            11 capacity (-1: unbounded), 12 want (0, or the generation whose outcome is wanted)
 -- Returns:   as intent.lua, and DONE generation kind payload
 -- Guarantees: one step registers the process and tells the state, so no wake-up is lost. A token that
@@ -19,8 +19,12 @@ if reply then
 end
 
 if want > 0 then
-  local wanted = redis.call('ZRANGEBYSCORE', FLIGHTS, text(want), text(want))[1]
-  local done = outcome(want, text(want)) or (not wanted and outcome(want, '+inf'))
+  local exact = redis.call('ZRANGEBYSCORE', FLIGHTS, text(want), text(want))[1]
+  local done = outcome(want, text(want)) or (not exact and outcome(want, '+inf'))
+  local wanted = exact or redis.call('ZRANGEBYSCORE', FLIGHTS, text(want), '+inf')[1]
+  if limit < 0 then
+    wanted = wanted or first(QUEUE)
+  end
   if done then
     return finish(done)
   elseif wanted then
@@ -42,9 +46,13 @@ elseif when_full == 'queue' then
   end
 elseif flights + parked < limit then
   move = 'proceed'
+elseif when_full == 'next' then
+  move = parked > 0 and 'share' or 'queue'
 end
 
-if move == 'reuse' then
+if move == 'share' then
+  return finish(follower(first(QUEUE)))
+elseif move == 'reuse' then
   return finish(follower(first(FLIGHTS) or first(QUEUE)))
 elseif move == 'drop' then
   return finish({'DROPPED', holder()})

@@ -1,0 +1,1 @@
+"""Coordination over processes: crews of them, on servers of the tests' own."""
