@@ -169,6 +169,13 @@ class SharedBackend(Backend):
     def inbox(self, process: str) -> Inbox:
         """Return a new subscription to the hints for a process."""
 
+    def eviction_policy(self) -> str | None:
+        """Return how the server throws keys away when its memory is full; None where it does not.
+
+        All keys of this package expire, so a policy for those that do is one for all of them.
+        """
+        return None
+
     @abstractmethod
     def ping(self) -> None:
         """Do nothing, with the server's help."""

@@ -53,6 +53,12 @@ class RedisBackend(Scripts, SharedBackend):
         """Return a new subscription to the hints for a process."""
         return Inbox(self.connections, process)
 
+    def eviction_policy(self) -> str | None:
+        """Return ``maxmemory-policy`` where it throws keys away; a Cluster is asked at one node."""
+        info = self._client.execute_command("INFO", "memory")
+        policy = str(_info(info).get("maxmemory_policy", "noeviction"))
+        return None if policy == "noeviction" else policy
+
     def ping(self) -> None:
         """Do nothing, with the server's help."""
         self._client.execute_command("PING")
@@ -78,3 +84,9 @@ class _Client:
                 f"the Redis server of a shared alias did not do {args[0]} "
                 f"({type(error).__name__}: {error})"
             ) from error
+
+
+def _info(reply: Any) -> dict[str, Any]:
+    """Return what INFO said; of a Cluster what one of its nodes did."""
+    first = next(iter(reply.values()), None) if isinstance(reply, dict) else None
+    return first if isinstance(first, dict) else reply

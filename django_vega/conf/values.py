@@ -105,6 +105,12 @@ def _imported(where: str, name: str, path: str) -> Any:
     try:
         return import_string(path)
     except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "redis":
+            raise FaultyError(
+                "E002",
+                f"{where}[{name!r}] is {path!r}, which needs the package redis",
+                'Install it with the extra: pip install "django-vega-singleflight[redis]"',
+            ) from error
         raise FaultyError(
             "E003" if name != "BACKEND" else "E002",
             f"{where}[{name!r}] is {path!r}, which does not import: {error}",

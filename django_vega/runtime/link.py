@@ -131,6 +131,8 @@ class Link:
     def send_later(self) -> None:
         """Make the requests that are waiting, in their order; from any thread but a loop's."""
         with self._sending:
+            if self.is_down:
+                self._later.clear()  # the server forgets by itself, by the end of the lease
             while self._later:
                 request = self._later.popleft()
                 try:

@@ -23,7 +23,7 @@ _PROBE: Final = 0.5
 # Seconds in which the leaders of other processes restore their leases at a server that is back.
 _GRACE: Final = 0.5
 # Seconds after which a thread looks whether it is still needed.
-_LONGEST_WAIT: Final = 1.0
+_LONGEST_WAIT: Final = 0.2
 
 
 class Renewal:

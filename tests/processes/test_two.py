@@ -1,0 +1,361 @@
+"""Two coordinators of one process, each with its alias, stand for two processes on one server."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import django_vega
+from django_vega import (
+    Busy,
+    CallCancelled,
+    LeaseLost,
+    QueueFull,
+    RemoteCallError,
+    Strategy,
+    WaitTimeout,
+    checkpoint,
+    coordinated,
+)
+from django_vega.handler import handler
+from tests import threads
+from tests.backends.servers import Server
+from tests.gates import TIMEOUT, Arrivals, Gate, Recorder, never
+from tests.interpreters import run_script
+from tests.processes.conftest import alias
+from tests.runtime.tasks import Gate as AnyGate
+from tests.runtime.tasks import Witness, in_loop, own_scope
+
+
+class Two:
+    """A function on each side of a server.
+
+    Args:
+        url: Of the server.
+        settings: Of the tests.
+        more: For both aliases.
+    """
+
+    def __init__(self, url: str, settings: Any, **more: Any) -> None:
+        settings.DJANGO_VEGA = {
+            "default": {},
+            "here": alias(url, **more),
+            "there": alias(url, **more),
+        }
+        scope = own_scope()
+
+        def work(x: int, body: Callable[[], Any]) -> Any:
+            return body()
+
+        async def awork(x: int, body: Callable[[], Any]) -> Any:
+            return await body()
+
+        shared: dict[str, Any] = {"key": "work:{x}", "ignore": ["body"], "scope": scope}
+        self.here = coordinated(using="here", **shared)(work)
+        self.there = coordinated(using="there", **shared)(work)
+        self.ahere = coordinated(using="here", **shared)(awork)
+        self.athere = coordinated(using="there", **shared)(awork)
+
+    def lead(self, end: Any = "value") -> tuple[Gate, threads.Running[Any]]:
+        """Start a caller here whose body waits at the gate."""
+        gate = Gate(end)
+        running = threads.start(lambda: self.here(1, gate))
+        assert gate.entered.wait(TIMEOUT)
+        return gate, running
+
+    def follow(self, function: Any = None, body: Any = never) -> threads.Running[Any]:
+        """Start a caller there that follows, or is parked, when this returns."""
+        with Arrivals(["coordination:reuse", "call:parked"]) as arrivals:
+            running = threads.start(lambda: (function or self.there)(1, body))
+            arrivals.wait(1)
+        return running
+
+
+@pytest.fixture
+def make_two(own_server: Server, settings: Any) -> Iterator[Callable[..., Two]]:
+    """Return a function that makes the two, whose aliases are closed afterwards."""
+    yield lambda **more: Two(own_server.url, settings, **more)
+    for name in ("here", "there"):
+        for coordinator in handler.built(name):
+            coordinator.close()
+            table = coordinator.flights.table
+            assert (len(table), len(table.waits)) == (0, 0)
+        handler._coordinators.pop(name, None)
+    settings.DJANGO_VEGA = {"default": {}}
+
+
+@pytest.fixture
+def two(make_two: Callable[..., Two]) -> Two:
+    return make_two()
+
+
+@pytest.mark.parametrize("value", [None, 1, "text", [1, {"a": [True, None]}], 2.5])
+def test_value__travels(two: Two, value: Any):
+    """What JSON carries unchanged comes to the followers of other processes."""
+    gate, leader = two.lead(value)
+    followers = [two.follow(), two.follow()]
+    gate.open()
+    assert threads.results([leader, *followers]) == [value] * 3
+    assert gate.runs == 1
+
+
+def test_value__does_not_travel(two: Two):
+    """The leader has its own object; the follower is told what was refused, and the way out."""
+    gate, leader = two.lead((1, 2))
+    follower = two.follow()
+    gate.open()
+    assert leader.result() == (1, 2)
+    error = follower.exception()
+    assert isinstance(error, RemoteCallError)
+    assert "UnfitValueError" in str(error)
+    assert 'CODEC = "pickle"' in str(error)
+
+
+def test_value__by_pickle(make_two: Callable[..., Two]):
+    """An alias that trusts whoever writes to its server carries more."""
+    two = make_two(CODEC="pickle")
+    gate, leader = two.lead((1, {2: {3}}))
+    follower = two.follow()
+    gate.open()
+    assert threads.results([leader, follower]) == [(1, {2: {3}})] * 2
+
+
+def test_error__travels_as_text(two: Two):
+    """Type, message and process; each follower has an instance of its own."""
+    gate, leader = two.lead(ValueError("no luck"))
+    followers = [two.follow(), two.follow()]
+    gate.open()
+    assert isinstance(leader.exception(), ValueError)
+    errors = [follower.exception() for follower in followers]
+    assert all(isinstance(error, RemoteCallError) for error in errors)
+    assert errors[0] is not errors[1]
+    assert (errors[0].type_name, errors[0].message) == ("ValueError", "no luck")
+
+
+@pytest.mark.parametrize("strategy", ["dedupe", "serialize", "exhaust", "restart", "none"])
+def test_uncontended__two_round_trips(two: Two, own_server: Server, strategy: str):
+    """By the server's own count: ADMIT and SETTLE, whatever the strategy, sync and async."""
+    function = two.here.with_options(strategy=strategy)
+    function(1, lambda: None)  # connects, and sends the scripts
+    before = own_server.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    for number in range(10):
+        function(number, lambda: None)
+    after = own_server.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert after - before == 20
+
+
+def test_in_flight__shows_where_it_runs(two: Two):
+    """The follower's process lists the flight, by the process that runs it."""
+    gate, leader = two.lead()
+    follower = two.follow()
+    (stand_in,) = django_vega.in_flight(using="there")
+    (flight,) = django_vega.in_flight(using="here")
+    assert (stand_in.key, stand_in.state, stand_in.generation) == (
+        flight.key,
+        "running",
+        flight.generation,
+    )
+    assert stand_in.joined == 1
+    gate.open()
+    threads.results([leader, follower])
+
+
+def test_busy__says_which_process(two: Two):
+    """A caller who does not wait is told who is in its way."""
+    gate, leader = two.lead()
+    with pytest.raises(Busy, match="running for"):
+        two.there.with_options(while_busy="raise")(1, never)
+    gate.open()
+    leader.result()
+    assert two.there.with_options(while_busy="raise")(1, lambda: 2) == 2
+
+
+def test_queue__full_and_in_turn(two: Two):
+    """Parked calls of two processes run in their order; beyond the capacity one is refused."""
+    options = {"strategy": Strategy(limit=1, when_full="queue", capacity=1)}
+    gate = Gate("first")
+    here, there = two.here.with_options(**options), two.there.with_options(**options)
+    leader = threads.start(lambda: here(1, gate))
+    assert gate.entered.wait(TIMEOUT)
+    parked = two.follow(there, lambda: "second")
+    with pytest.raises(QueueFull):
+        here(1, never)
+    gate.open()
+    assert threads.results([leader, parked]) == ["first", "second"]
+
+
+def test_timeout__of_a_follower(two: Two):
+    """Its wait is its own: the flight goes on."""
+    gate, leader = two.lead()
+    with pytest.raises(WaitTimeout, match="running for"):
+        two.there.with_options(timeout=0.05)(1, never)
+    gate.open()
+    assert leader.result() == "value"
+
+
+def test_close__lets_a_follower_take_over(two: Two):
+    """A process that ends abandons what it leads; nobody elsewhere hears of a shutdown."""
+    gate, leader = two.lead()
+    follower = two.follow(body=lambda: "mine")
+    django_vega.close(using="here")
+    assert follower.result() == "mine"
+    gate.open()
+    assert isinstance(leader.exception(), CallCancelled)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), "interrupted later"])
+def test_interrupt__of_the_leader(two: Two, end: Any):
+    """Nobody gets a KeyboardInterrupt but its own thread: a follower elsewhere runs."""
+    gate, leader = two.lead(end if isinstance(end, BaseException) else KeyboardInterrupt())
+    follower = two.follow(body=lambda: "mine")
+    gate.open()
+    assert isinstance(leader.exception(), KeyboardInterrupt)
+    assert follower.result() == "mine"
+
+
+def test_release__the_leader_learns_that_it_has_lost(two: Two):
+    """An operator frees the key: the leader's next checkpoint raises, and a follower runs."""
+    gate = Gate()
+    lost: list[BaseException] = []
+
+    def body() -> str:
+        gate()
+        try:
+            checkpoint()
+        except LeaseLost as error:
+            lost.append(error)
+        return "old"
+
+    leader = threads.start(lambda: two.here(1, body))
+    assert gate.entered.wait(TIMEOUT)
+    follower = two.follow(body=lambda: "new")
+    remote = handler.coordinator("there").flights.remote
+    slot = next(iter(handler.coordinator("there").flights.slots(lambda _: True)))
+    with Recorder() as seen:
+        remote.link.backend.release(remote.link.hash(slot), "by-hand")
+        assert follower.result() == "new"
+        seen.wait(1, "lease:lost")
+        gate.open()
+        assert leader.result() == "old"
+    assert "lost its lease (released)" in str(lost[0])
+
+
+def test_cancel__of_the_key_reaches_the_leader(two: Two):
+    """By its key, from the process of a follower; who waits is told, and the body is stopped."""
+    gate, leader = two.lead()
+    follower = two.follow()
+    assert two.there.cancel(1, never) == 1
+    assert isinstance(follower.exception(), CallCancelled)
+    gate.open()
+    assert isinstance(leader.exception(), CallCancelled)
+    assert two.there(1, lambda: "anew") == "anew"
+
+
+def test_restart__over_processes(two: Two):
+    """The older flight of the other process is cancelled, and its followers are told."""
+    gate, leader = two.lead()
+    follower = two.follow()
+    with Recorder(["coordination:restart"]) as seen:
+        assert two.there.with_options(strategy="restart")(1, lambda: "new") == "new"
+        assert [len(event.cancelled_call_ids) for event in seen.events()] == [1]
+    assert isinstance(follower.exception(), CallCancelled)
+    gate.open()
+    assert isinstance(leader.exception(), CallCancelled)
+
+
+@in_loop
+async def _async_story(two: Two) -> None:
+    gate = AnyGate()
+
+    async def body() -> str:
+        await gate.passed()
+        return "value"
+
+    with Witness() as seen:
+        leader = asyncio.create_task(two.ahere(1, body))
+        await seen.sees(1, "call:running")
+        followers = [asyncio.create_task(two.athere(1, body)) for _ in range(5)]
+        await seen.sees(5, "coordination:reuse")
+        leader.cancel()
+        await asyncio.wait([leader])
+        gate.open()
+        assert await asyncio.gather(*followers) == ["value"] * 5
+        assert len(seen.events("call:running")) == 1
+
+
+def test_async__the_leaders_caller_goes(two: Two):
+    """The flight goes on for the followers of the other process."""
+    _async_story(two)
+
+
+def test_async__a_thread_does_not_wait_for_its_own_processes_task(two: Two):
+    """It leads a second flight; the threads and tasks of other processes share the first."""
+
+    @in_loop
+    async def story() -> None:
+        gate = AnyGate()
+
+        async def body() -> str:
+            await gate.passed()
+            return "task"
+
+        with Witness() as seen:
+            task = asyncio.create_task(two.ahere(1, body))
+            await seen.sees(1, "call:running")
+            assert await asyncio.to_thread(two.here, 1, lambda: "thread") == "thread"
+            assert len(seen.events("coordination:solo")) == 1
+            other = threads.start(lambda: two.there(1, never))
+            await seen.sees(1, "coordination:reuse")
+            gate.open()
+            assert await task == "task"
+            assert await asyncio.to_thread(other.result) == "task"
+
+    story()
+
+
+def test_submit__over_processes(two: Two):
+    """Submitted calls follow flights of other processes, and run when these are abandoned."""
+    gate, leader = two.lead(KeyboardInterrupt())
+    call = two.there.submit(1, lambda: "mine")
+    gate.open()
+    assert isinstance(leader.exception(), KeyboardInterrupt)
+    assert call.result() == "mine"
+
+
+SETUP = """
+import os, sys
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django_vega"],
+    DJANGO_VEGA={"default": {
+        "BACKEND": "django_vega.backends.redis.RedisBackend", "LOCATION": %r,
+    }},
+)
+import django
+django.setup()
+import django_vega
+from django_vega import coordinated
+
+@coordinated(key="work:{x}")
+def work(x):
+    return os.getpid()
+"""
+
+
+def test_fork__the_child_is_a_process_of_its_own(own_server: Server):
+    """After calls were made, with threads at work: the child has connections and threads anew."""
+    script = """
+        assert work(1) == os.getpid()
+        child = os.fork()
+        if not child:
+            for number in range(3):
+                assert work(number) == os.getpid()
+            django_vega.close()
+            print("child", flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert work(1) == os.getpid()
+        print("parent")
+    """
+    assert run_script(SETUP % own_server.url, script) == "child\nparent\n"
