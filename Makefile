@@ -78,6 +78,7 @@ demo: $(VENV)/.base ## see it work: ARGS="--scenario stampede --json --no-serve"
 
 bench: env ## measure speed, as ratios against a reference within one run
 	$(BIN)/python -m tests.benchmarks.fan_out $(ARGS)
+	$(BIN)/python -m tests.benchmarks.hand_over
 
 build: $(VENV)/.build ## build the wheel and the source distribution, and check them
 	rm -rf dist

@@ -32,6 +32,8 @@ class Member:
     def __init__(self, crew: "Crew", number: int, options: dict[str, Any]) -> None:
         self.number = number
         self.is_killed = False
+        #: How many calls it was told to make, by key.
+        self.calls: Counter[str] = Counter()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.processes.worker", json.dumps(options)],
             cwd=ROOT,
@@ -44,6 +46,8 @@ class Member:
 
     def do(self, **command: Any) -> None:
         """Send a command."""
+        if command["do"] == "call":
+            self.calls[command["key"]] += 1
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
@@ -145,7 +149,8 @@ class Crew:
 
     def arrive(self, key: str, kinds: list[list[str]], **options: Any) -> int:
         """Let calls be made and wait until each runs, is held, or is over."""
-        total = self.call(key, kinds, **options)
+        total = self.count(*ARRIVED, key=key) + sum(map(len, kinds))
+        self.call(key, kinds, **options)
         self.wait(lambda: self.count(*ARRIVED, key=key) >= total, f"{total} calls of {key} arrive")
         return total
 
@@ -157,16 +162,15 @@ class Crew:
 
     def results(self, key: str) -> list[Told]:
         """Wait for the callers that are alive, and return what they got."""
-        dead = {member.number for member in self.members if member.is_killed}
+        living = {member.number for member in self.members if not member.is_killed}
+        calls = sum(self.members[number].calls[key] for number in living)
 
-        def living(*whats: str) -> list[Told]:
-            return [one for one in self.history(*whats, key=key) if one["process"] not in dead]
+        def told() -> list[Told]:
+            return [one for one in self.history("got", key=key) if one["process"] in living]
 
-        self.wait(
-            lambda: len(living("got")) >= len(living("asked")) > 0, f"all callers of {key} are told"
-        )
+        self.wait(lambda: len(told()) == calls, f"{calls} callers of {key} are told")
         check(self.history(key=key))
-        return living("got")
+        return told()
 
     def leader(self, key: str) -> Member:
         """Return the process of the flight that began last."""

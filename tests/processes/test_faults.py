@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from tests.backends.servers import SentinelSetup, Server
+from tests.backends.servers import SentinelSetup, Server, until
 from tests.processes.conftest import NO_DATABASE, alias
 from tests.processes.crew import Crew, crew
 from tests.writing_app.models import Quake
@@ -50,9 +50,11 @@ def test_kill__of_the_leader(four: Crew):
     wait_for_successor(four, "killed", after=killed_at)
     four.open("killed")
     results = four.results("killed")
-    first, second = four.history("began", key="killed")
-    assert [one["generation"] for one in results] == [second["generation"]] * 12
-    assert second["generation"] > first["generation"]
+    # On a machine under load a successor may lose its lease as well.
+    first, *later = (one["generation"] for one in four.history("began", key="killed"))
+    assert len(results) == 12
+    assert {one["generation"] for one in results} <= set(later)
+    assert first < min(later)
 
 
 def test_kill__of_the_head_of_a_queue(four: Crew):
@@ -87,12 +89,12 @@ def test_stop__of_the_leader_beyond_its_lease(four: Crew):
     stopped_at = four.history()[-1]["at"]
     wait_for_successor(four, "stopped", after=stopped_at)
     four.members[0].resume()
-    four.wait(lambda: four.count("lease:lost", key="stopped") == 1, "it learns that it was taken")
+    four.wait(lambda: four.count("lease:lost", key="stopped") >= 1, "it learns that it was taken")
     four.open("stopped")
     results = four.results("stopped")
-    first, second = (one["generation"] for one in four.history("began", key="stopped"))
+    first, *later = (one["generation"] for one in four.history("began", key="stopped"))
     assert {one["generation"] for one in results if one["process"] == 0} == {first}
-    assert {one["generation"] for one in results if one["process"] != 0} == {second}
+    assert {one["generation"] for one in results if one["process"] != 0} <= set(later)
 
 
 def test_stop__of_a_follower(four: Crew):
@@ -177,6 +179,7 @@ def test_server_is_gone__policy(own_server: Server, policy: str):
 def test_clients__are_killed(four: Crew, own_server: Server, kind: str):
     """Connections come back, and whoever waited looks again."""
     led_by_one(four, kind)
+    until(lambda: len(own_server.client.client_list(_type=kind)) >= 4, "all are connected")
     assert own_server.client.client_kill_filter(_type=kind) >= 4
     four.open(kind)
     assert len({one["generation"] for one in four.results(kind)}) == 1
@@ -246,10 +249,10 @@ def test_rows__a_paused_leader_writes_no_stale_row(own_server: Server, database:
         four.members[0].resume()
         four.open("rows")
         results = four.results("rows")
-        _, second = (one["generation"] for one in four.history("began", key="rows"))
+        newest = max(one["generation"] for one in results if one["outcome"] == "written")
         outcomes = {one["outcome"] for one in results if one["process"] == 0}
         assert outcomes == {"superseded"}
-        assert Quake.objects.get(code="rows").place == str(second)
+        assert Quake.objects.get(code="rows").place == str(newest)
 
 
 @pytest.mark.databases

@@ -1,6 +1,7 @@
 """Two coordinators of one process, each with its alias, stand for two processes on one server."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from django_vega import (
     checkpoint,
     coordinated,
 )
+from django_vega.backends.redis import RedisBackend
 from django_vega.handler import handler
 from tests import threads
 from tests.backends.servers import Server
@@ -40,8 +42,8 @@ class Two:
     def __init__(self, url: str, settings: Any, **more: Any) -> None:
         settings.DJANGO_VEGA = {
             "default": {},
-            "here": alias(url, **more),
-            "there": alias(url, **more),
+            "here": {**alias(url), **more},
+            "there": {**alias(url), **more},
         }
         scope = own_scope()
 
@@ -134,8 +136,11 @@ def test_error__travels_as_text(two: Two):
 
 
 @pytest.mark.parametrize("strategy", ["dedupe", "serialize", "exhaust", "restart", "none"])
-def test_uncontended__two_round_trips(two: Two, own_server: Server, strategy: str):
-    """By the server's own count: ADMIT and SETTLE, whatever the strategy, sync and async."""
+def test_uncontended__two_round_trips(
+    make_two: Callable[..., Two], own_server: Server, strategy: str
+):
+    """By the server's own count: ADMIT and SETTLE, whatever the strategy; no heartbeat between."""
+    two = make_two(LEASE=60)
     function = two.here.with_options(strategy=strategy)
     function(1, lambda: None)  # connects, and sends the scripts
     before = own_server.client.info("commandstats")["cmdstat_evalsha"]["calls"]
@@ -321,6 +326,60 @@ def test_submit__over_processes(two: Two):
     gate.open()
     assert isinstance(leader.exception(), KeyboardInterrupt)
     assert call.result() == "mine"
+
+
+class HeldBackend(RedisBackend):
+    """Looks at nothing before the test says so: as if each hint and each look came late."""
+
+    may_look = threading.Event()
+
+    def look(self, *args: Any, **kwargs: Any) -> Any:
+        """Ask how a follower stands, later."""
+        assert self.may_look.wait(TIMEOUT)
+        return super().look(*args, **kwargs)
+
+
+def test_strict_join__an_outcome_that_was_there_before(make_two: Callable[..., Two]):
+    """The flight elsewhere is over and this process does not know: a newcomer gets no old outcome.
+
+    Who came while it ran gets it, however late. The newcomer's own request finds the key free.
+    """
+    HeldBackend.may_look.clear()
+    two = make_two(BACKEND=f"{__name__}.HeldBackend")
+    gate, leader = two.lead("old")
+    follower = two.follow()
+    gate.open()
+    assert leader.result() == "old"
+    (stand_in,) = django_vega.in_flight(using="there")
+    assert stand_in.state == "running"
+    assert two.there(1, lambda: "new") == "new"
+    HeldBackend.may_look.set()
+    assert follower.result() == "old"
+
+
+def test_gather__one_request_for_all_who_come_meanwhile(
+    make_two: Callable[..., Two], own_server: Server
+):
+    """While a first caller's request is under way, seven more gather, and one asks for them."""
+    two = make_two()
+    gate, leader = two.lead()
+    remote = handler.coordinator("there").flights.remote
+    with remote.link._sending:  # requests of that process stand still here
+        with Arrivals(["call:created"]) as arrivals:
+            first = threads.start(lambda: two.there(1, never))
+            arrivals.wait(1)
+        while not remote._admissions._lanes:
+            pass
+        with Arrivals(["coordination:reuse"]) as arrivals:
+            others = [threads.start(lambda: two.there(1, never)) for _ in range(7)]
+            arrivals.wait(6)
+        before = own_server.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    with Arrivals(["coordination:reuse"]) as arrivals:
+        arrivals.wait(2)
+    after = own_server.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert after - before <= 2 + 1  # and at most one look that was due
+    gate.open()
+    assert threads.results([leader, first, *others]) == ["value"] * 9
 
 
 SETUP = """
