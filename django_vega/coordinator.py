@@ -100,6 +100,9 @@ class Coordinator:
         self._shaping = Shaping(self.flights)
         remote = self.flights.remote
         self._renewal = None if remote is None else Renewal(remote)
+        if self._renewal is not None:
+            # One that other settings have replaced is closed by nobody.
+            weakref.finalize(self, self._renewal.stop)
 
     def _start_on_thread(self, call: Call) -> None:
         self._threads.start(call)

@@ -85,7 +85,6 @@ class Link:
         #: Whether the server could not be reached, and how often that began.
         self.is_down = False
         self.outages = 0
-        self._slots: dict[str, tuple[str, str]] = {}
         self._later: deque[Callable[[], object]] = deque()
         # Reentrant: what is said later may have something to say first.
         self._sending = threading.RLock()
@@ -163,8 +162,6 @@ class Link:
                 self.lease,
                 self.flights.clock.monotonic,
             )
-            with self.flights.lock:
-                self._slots[hashed] = call.slot
         return call.lease
 
     def intent(self, lease: Lease, call: Call) -> Intent:
@@ -180,15 +177,13 @@ class Link:
         )
 
     def slots(self) -> dict[str, tuple[str, str]]:
-        """Return the keys that this process has to do with, by their hash; forget the others."""
+        """Return the keys that this process has to do with, by what the server calls them."""
         with self.flights.lock:
-            table = self.flights.table
-            self._slots = {
-                hashed: slot
-                for hashed, slot in self._slots.items()
-                if any(True for _ in table.calls(slot))
+            return {
+                call.lease.key_hash if call.lease is not None else self.hash(call.slot): call.slot
+                for call in self.flights.table.calls()
+                if call.lease is not None or call.process is not None
             }
-            return dict(self._slots)
 
     # When the server cannot be reached
 

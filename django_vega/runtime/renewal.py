@@ -1,7 +1,7 @@
 """The two threads of a process that keep its calls alive at the server of a shared backend.
 
-They are real threads, also where everything else is a greenlet or a task: a body that holds up its
-loop for longer than a lease must not lose it.
+They are threads, also where everything else is a task: a body that holds up its loop for longer
+than a lease must not lose it.
 """
 
 from __future__ import annotations
@@ -59,10 +59,14 @@ class Renewal:
             for thread in self._threads:
                 thread.start()
 
-    def close(self) -> None:
-        """End the threads."""
+    def stop(self) -> None:
+        """Let the threads end soon; from anywhere, a garbage collector included."""
         self._closed.set()
         self._inbox.stop()
+
+    def close(self) -> None:
+        """End the threads, and wait for that."""
+        self.stop()
         with self._lock:
             threads = self._threads
         for thread in threads:

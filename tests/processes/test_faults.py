@@ -15,6 +15,8 @@ from tests.processes.conftest import NO_DATABASE, alias
 from tests.processes.crew import Crew, crew
 from tests.writing_app.models import Quake
 
+pytestmark = pytest.mark.once
+
 LEASE = 1.5
 # What DESIGN section 5 promises after the end of a lease, and a loaded machine on top.
 SOON = 10.0

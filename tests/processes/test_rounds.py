@@ -6,6 +6,8 @@ import pytest
 
 from tests.processes.crew import Crew, overlaps
 
+pytestmark = pytest.mark.once
+
 MIXED = [["sync"] * 6 + ["async"] * 2] * 8
 # A thread does not queue behind a task of its own process.
 APART = [["sync"] * 8, ["async"] * 8] * 4

@@ -1,6 +1,7 @@
 """Two coordinators of one process, each with its alias, stand for two processes on one server."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -380,6 +381,25 @@ def test_gather__one_request_for_all_who_come_meanwhile(
     assert after - before <= 2 + 1  # and at most one look that was due
     gate.open()
     assert threads.results([leader, first, *others]) == ["value"] * 9
+
+
+def test_settings__a_coordinator_that_they_replace(two: Two, settings: Any):
+    """Its threads end when nobody has to do with it any more, and 1,000 keys leave nothing."""
+    for number in range(1000):
+        two.here(number, lambda: None)
+    remote = handler.coordinator("here").flights.remote
+    assert remote.link.slots() == {}
+    assert (remote._admissions._lanes, remote._admissions._asking) == ({}, {})
+    workers = list(handler.coordinator("here")._renewal._threads)
+    assert [thread.is_alive() for thread in workers] == [True, True]
+    del remote
+    here = settings.DJANGO_VEGA["here"]
+    settings.DJANGO_VEGA = {**settings.DJANGO_VEGA, "here": {**here, "WORKERS": 2}}
+    assert two.here(1, lambda: 2) == 2
+    gc.collect()
+    for thread in workers:
+        thread.join(TIMEOUT)
+        assert not thread.is_alive()
 
 
 SETUP = """
