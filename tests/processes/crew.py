@@ -208,14 +208,21 @@ def check(history: list[Told]) -> None:
     """Find outcomes that were there before the caller asked.
 
     Raises:
-        AssertionError: A caller got one. The body of a flight ends before its outcome is anywhere.
+        AssertionError: A caller got one: it asked when the flight was settled already.
     """
     asked = {one["call"]: one["at"] for one in history if one["what"] == "asked"}
-    ended = {one["generation"]: one["at"] for one in history if one["what"] == "ended"}
+    settled = {
+        (one["process"], one["call"]): one["at"] for one in history if one["what"] == "call:settled"
+    }
+    over = {
+        one["generation"]: settled.get((one["process"], one["call"]))
+        for one in history
+        if one["what"] == "began"
+    }
     for one in history:
-        if one["what"] == "got" and "generation" in one:
-            over = ended.get(one["generation"])
-            assert over is None or over >= asked[one["call"]], f"{one} is older than its caller"
+        at = over.get(one.get("generation"))
+        if one["what"] == "got" and at is not None:
+            assert at >= asked[one["call"]], f"{one} is older than its caller"
 
 
 def overlaps(history: list[Told]) -> int:

@@ -4,6 +4,7 @@ Each test says what is broken and when, and fails where that did not hit anythin
 looks for outcomes that are older than their callers.
 """
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -224,6 +225,58 @@ def test_sentinel__fails_over(sentinel_setup: SentinelSetup):
             two.arrive(after, [["sync"] * 2] * 2)
             two.open(after)
             two.results(after)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_mixture__of_strategies_cancellations_and_faults(four: Crew, own_server: Server, seed: int):
+    """600 calls of three keys, each under any strategy, while the server forgets and hangs up.
+
+    All are told, nobody gets what was there before, and no process keeps anything.
+    """
+    chance = random.Random(seed)
+    strategies: list[Any] = [
+        "dedupe",
+        "restart",
+        "exhaust",
+        "none",
+        "by hand",
+        [2],
+        [2, "queue"],
+        [2, "cancel"],
+    ]
+    client = own_server.client
+    faults = [
+        client.flushall,
+        lambda: client.client_kill_filter(_type="pubsub"),
+        lambda: client.client_kill_filter(_type="normal", skipme=True),
+    ]
+    hit = 0
+    for round_ in range(5):
+        keys = [f"{round_}-{number}" for number in range(3)]
+        for key in keys[1:]:
+            four.open(key)
+        for number in range(120):
+            member, key = chance.choice(four.members), chance.choice(keys)
+            options: dict[str, Any] = {"strategy": chance.choice(strategies)}
+            if options["strategy"] == "dedupe":
+                options |= chance.choice([{}, {"next": True}, {"while_busy": "raise"}])
+            # A thread does not queue behind a task of its own process.
+            kind = "sync" if member.number % 2 else "async"
+            name = f"{round_}-{number}"
+            member.do(do="call", number=name, kind=kind, key=key, **options)
+            if chance.random() < 0.03:
+                member.do(do="cancel", key=key)
+            if chance.random() < 0.02:
+                chance.choice(faults)()
+                hit += 1
+        four.open(keys[0])
+        errors = {one.get("error") for key in keys for one in four.results(key)}
+        assert errors <= {None, "CallCancelled", "Busy"}
+    assert hit > 5
+    for member in four.members:
+        member.do(do="in_flight")
+    four.wait(lambda: four.count("in_flight") == 4, "all answer")
+    assert [one["keys"] for one in four.history("in_flight")] == [[]] * 4
 
 
 @pytest.fixture

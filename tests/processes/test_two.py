@@ -140,15 +140,24 @@ def test_error__travels_as_text(two: Two):
 def test_uncontended__two_round_trips(
     make_two: Callable[..., Two], own_server: Server, strategy: str
 ):
-    """By the server's own count: ADMIT and SETTLE, whatever the strategy; no heartbeat between."""
+    """By the server's own count: ADMIT and SETTLE, whatever the strategy; no heartbeat between.
+
+    The inbox looks once at what is there when it has subscribed: that is in one of the counts.
+    """
     two = make_two(LEASE=60)
     function = two.here.with_options(strategy=strategy)
     function(1, lambda: None)  # connects, and sends the scripts
-    before = own_server.client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    for number in range(10):
-        function(number, lambda: None)
-    after = own_server.client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert after - before == 20
+
+    def scripts() -> int:
+        return int(own_server.client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+    counts = []
+    for _ in range(3):
+        before = scripts()
+        for number in range(10):
+            function(number, lambda: None)
+        counts.append(scripts() - before)
+    assert sorted(counts)[:2] == [20, 20]
 
 
 def test_in_flight__shows_where_it_runs(two: Two):

@@ -132,7 +132,13 @@ class Worker:
             lambda event: tell(
                 what=event.type, key=event.key.removeprefix("key:"), call=event.call_id
             ),
-            ["call:parked", "coordination:reuse", "coordination:dropped", "lease:lost"],
+            [
+                "call:parked",
+                "call:settled",
+                "coordination:reuse",
+                "coordination:dropped",
+                "lease:lost",
+            ],
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         tell(what="ready")
