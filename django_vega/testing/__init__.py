@@ -1,0 +1,1 @@
+"""For tests of projects, and of backends that others write."""
