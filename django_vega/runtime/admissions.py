@@ -155,8 +155,8 @@ class Admissions:
             None where the key has changed, so that nothing was done.
         """
         call = applicant.call
-        asking = self._asking.setdefault(call.slot, {})
         with self.flights.lock:
+            asking = self._asking.setdefault(call.slot, {})
             asking[call] = None
         try:
             reply = yield request

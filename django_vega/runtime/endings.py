@@ -64,8 +64,9 @@ class Endings:
                 if isinstance(reply, Lost):
                     lease.lost = reply.reason
             call.lease = None
-            if lease.lost is not None and lease.lost not in NO_CANCELLATION:
-                flights.cancel(call, outbox, lease.lost)
+            is_cancelled = lease.lost is not None and lease.lost not in NO_CANCELLATION
+            if is_cancelled and call.state == "running":
+                step, value, reason = "cancel", None, lease.lost
         flights.settle(call, step, outbox, value=value, error=error, reason=reason)
 
     def _outcome(

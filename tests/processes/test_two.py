@@ -20,6 +20,7 @@ from django_vega import (
     checkpoint,
     coordinated,
 )
+from django_vega.backends.protocol import Renewed
 from django_vega.backends.redis import RedisBackend
 from django_vega.handler import handler
 from tests import threads
@@ -336,6 +337,51 @@ def test_submit__over_processes(two: Two):
     gate.open()
     assert isinstance(leader.exception(), KeyboardInterrupt)
     assert call.result() == "mine"
+
+
+class DeafBackend(RedisBackend):
+    """Hears nothing of its leases: as if hints and renewals came late."""
+
+    def renew(self, *args: Any, **kwargs: Any) -> Renewed:
+        """Say that all is well."""
+        return Renewed()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_cancel__that_the_leader_hears_of_when_it_settles(
+    make_two: Callable[..., Two], is_async: bool
+):
+    """Cancelled elsewhere and never told: its value is discarded, and its own caller is told."""
+    two = make_two(BACKEND=f"{__name__}.DeafBackend")
+
+    @in_loop
+    async def story() -> None:
+        gate = AnyGate()
+
+        async def body() -> str:
+            await gate.passed()
+            return "value"
+
+        def blocking() -> str:
+            gate.wait()
+            return "value"
+
+        with Witness() as seen:
+            if is_async:
+                leader = asyncio.ensure_future(two.ahere(1, body))
+            else:
+                leader = asyncio.ensure_future(asyncio.to_thread(two.here, 1, blocking))
+            await seen.sees(1, "call:running")
+            follower = threads.start(lambda: two.there(1, never))
+            await seen.sees(1, "coordination:reuse")
+            assert await asyncio.to_thread(two.there.cancel, 1, never) == 1
+            gate.open()
+            with pytest.raises(CallCancelled):
+                await leader
+            await asyncio.to_thread(follower.exception)
+            assert ("cancelled", "abort") in seen.states()
+
+    story()
 
 
 class HeldBackend(RedisBackend):
