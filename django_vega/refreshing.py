@@ -294,7 +294,10 @@ class _Flight:
             assert call.generation is not None
             self._generation = call.generation
         # A restart that cancelled a flight of another process, which may be late to hear of it.
-        self._voids_older = bool(call and call.lease and call.lease.voids_older)
+        lease = call.lease if call is not None else None
+        self._voids_older = lease is not None and lease.voids_older
+        # Whoever was taken for dead inside its transaction may hold what this one has to write.
+        self._patience = None if lease is None else lease.seconds
         self._started_at = timezone.now()
         self._began = time.monotonic()
 
@@ -321,6 +324,7 @@ class _Flight:
             begin_writing=partial(begin_writing, call) if call else _nothing,
             arguments=_bound(self._invocation) if self._prunes else None,
             fenced=self._invocation.key is not None,
+            patience=self._patience,
         )
         self._freshness.note(refresh)
         return refresh

@@ -23,12 +23,12 @@ class Lease:
 
     __slots__ = (
         "_monotonic",
-        "_seconds",
         "_until",
         "about",
         "beat",
         "key_hash",
         "lost",
+        "seconds",
         "token",
         "voids_older",
     )
@@ -50,13 +50,13 @@ class Lease:
         self.lost: str | None = None
         #: Whether flights of other processes were cancelled for this one: their writes are void.
         self.voids_older = False
-        self._seconds = seconds
+        self.seconds = seconds
         self._monotonic = monotonic
         self._until = float("inf")
 
     def renew(self, sent_at: float) -> None:
         """Believe for another lease, counted from when the request was sent."""
-        self._until = sent_at + _BELIEF * self._seconds
+        self._until = sent_at + _BELIEF * self.seconds
 
     @property
     def is_over(self) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import Case, F, Value, When
 from django.utils import timezone
 
@@ -53,7 +53,11 @@ class KeyIdentity:
 
 
 def write_behind_fence(
-    identity: KeyIdentity, generation: int, started_at: datetime, write: Callable[[], object]
+    identity: KeyIdentity,
+    generation: int,
+    started_at: datetime,
+    write: Callable[[], object],
+    patience: float | None = None,
 ) -> bool:
     """Pass the fence and write, in one transaction; or write nothing.
 
@@ -62,13 +66,20 @@ def write_behind_fence(
         generation: Of the flight.
         started_at: When the flight started; aware.
         write: Called inside the transaction, behind the fence. Again after a collision.
+        patience: Seconds to wait for a row that somebody has locked, such as a leader that was
+            taken for dead inside its transaction; PostgreSQL only. None waits without limit.
 
     Returns:
         Whether it was written. False: a newer generation was first.
+
+    Raises:
+        DatabaseError: The database refused, or the patience ran out.
     """
 
     def attempt() -> bool:
         with transaction.atomic(identity.alias):
+            if patience is not None:
+                _bound_lock_waits(identity.alias, patience)
             if not pass_fence(identity, generation, started_at):
                 return False
             write()
@@ -81,6 +92,15 @@ def write_behind_fence(
     # REPEATABLE READ).
     run_outermost(identity.alias, partial(create_row, identity))
     return run_outermost(identity.alias, attempt)
+
+
+def _bound_lock_waits(alias: str, seconds: float) -> None:
+    """Let no statement of this transaction wait for a lock for longer than so many seconds."""
+    connection = connections[alias]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            # A utility statement: it takes no snapshot before the fence does.
+            cursor.execute(f"SET LOCAL lock_timeout = {round(seconds * 1000)}")
 
 
 def write_unfenced(alias: str, write: Callable[[], object]) -> bool:

@@ -49,6 +49,7 @@ def write_refresh(
     begin_writing: Callable[[], object],
     arguments: BoundArguments | None = None,
     fenced: bool = True,
+    patience: float | None = None,
 ) -> Refresh:
     """Write what a refresh returned, and return the leader's record of it.
 
@@ -66,6 +67,7 @@ def write_refresh(
             `CallCancelled` when the call was cancelled; then nothing is written.
         arguments: Those of the function, for ``prune``.
         fenced: False for a call without a key: no other one is about the same work.
+        patience: See `write_behind_fence`.
 
     Raises:
         TypeError, ValueError: The rows do not fit; see `Destination.prepare`.
@@ -83,7 +85,7 @@ def write_refresh(
 
     try:
         written = (
-            write_behind_fence(identity, generation, started_at, write)
+            write_behind_fence(identity, generation, started_at, write, patience)
             if fenced
             else write_unfenced(identity.alias, write)
         )

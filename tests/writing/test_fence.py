@@ -1,6 +1,7 @@
 """The fence of a key: who may write, and what the status says."""
 
 import hashlib
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -357,3 +358,32 @@ def test_move__locks_nothing():
     """Outside of a transaction the move is committed at once: other connections see it."""
     move_fence(KEY, 8)
     assert threads.run_together(fences) == [[(8, 0, "")]]
+
+
+def test_patience__a_zombie_holds_the_fence():
+    """A leader that was taken for dead inside its transaction does not hold up the next for ever.
+
+    PostgreSQL gives up after the patience, and nothing is written; later waits have no bound again.
+    """
+    if connections["default"].vendor != "postgresql":
+        pytest.skip("the bound of waits for locks is PostgreSQL's")
+    write(1)
+    holds, ends = threading.Event(), threading.Event()
+
+    def zombie():
+        with transaction.atomic():
+            RefreshState.objects.select_for_update().get()
+            holds.set()
+            assert ends.wait(10)
+
+    held = threads.start(zombie)
+    assert holds.wait(10)
+    with pytest.raises(DatabaseError, match="lock timeout"):
+        write_behind_fence(KEY, 2, STARTED, lambda: Tag.objects.create(name="of 2"), 0.05)
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("0",)
+    ends.set()
+    held.result()
+    assert write(3)
+    assert tags() == ["of 1", "of 3"]
