@@ -6,6 +6,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -297,22 +298,22 @@ class Coordinator:
 
     def _place(self, call: Call, outbox: Outbox, *, permit: bool) -> None:
         """Admit a call that holds a place of its pool."""
-        if permit:
-            call.permit = call.pool.permits.give_back
-        try:
+        with self._holding(call, permit=permit):
             self._threads.admit(call, outbox, self._stand_in)
-        finally:
-            # A call that takes no worker gives its place back at once.
-            if call.settled:
-                self.flights.give_back(call)
 
     async def _aplace(self, call: Call, outbox: Outbox, *, permit: bool) -> None:
         """Admit a call that holds a place of its pool, from an event loop."""
+        with self._holding(call, permit=permit):
+            await self._loops.admit(call, outbox, self._stand_in)
+
+    @contextmanager
+    def _holding(self, call: Call, *, permit: bool) -> Generator[None, None, None]:
         if permit:
             call.permit = call.pool.permits.give_back
         try:
-            await self._loops.admit(call, outbox, self._stand_in)
+            yield
         finally:
+            # A call that takes no worker gives its place back at once.
             if call.settled:
                 self.flights.give_back(call)
 

@@ -26,6 +26,8 @@ from django_vega.conf.values import (
 )
 
 POLICY_OPTIONS: Final = ("STRATEGY", "LIMIT", "WHEN_FULL", "CAPACITY", "TIMEOUT")
+# What says something only where processes share a server.
+SHARED_OPTIONS: Final = ("LOCATION", "LEASE", "CODEC", "ON_BACKEND_ERROR")
 ALIAS_OPTIONS: Final = (
     "BACKEND",
     "STRATEGY",
@@ -38,13 +40,8 @@ ALIAS_OPTIONS: Final = (
     "KEY_DISPLAY",
     "POLICIES",
     "OPTIONS",
-    "LOCATION",
-    "LEASE",
-    "CODEC",
-    "ON_BACKEND_ERROR",
+    *SHARED_OPTIONS,
 )
-# What says something only where processes share a server.
-SHARED_OPTIONS: Final = ("LOCATION", "LEASE", "CODEC", "ON_BACKEND_ERROR")
 
 
 class AliasReader:

@@ -118,6 +118,11 @@ class Options:
     next: bool = False
     origin: dict[str, str] = field(default_factory=dict, compare=False)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a caller waits for a flight that it meets; one that needs the next run does."""
+        return self.while_busy == "wait" or self.next
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallSite:

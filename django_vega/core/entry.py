@@ -61,8 +61,8 @@ class Effects:
 
     __slots__ = ("cancelled_ids", "move", "released", "settled")
 
-    def __init__(self) -> None:
+    def __init__(self, move: str | None = None) -> None:
         self.cancelled_ids: tuple[int, ...] = ()
         self.settled: list[tuple[Call, Sequence[Any]]] = []
         self.released: list[Call] = []
-        self.move: str | None = None
+        self.move = move

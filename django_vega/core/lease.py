@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 # A leader stops believing a little before the server does: its last renewal took time to travel.
 _BELIEF = 0.9
+# Why a lease ends without anybody having cancelled the call.
+_NO_CANCELLATION = frozenset({"taken", "released", "settled", "abandoned"})
 
 
 class Lease:
@@ -62,3 +64,8 @@ class Lease:
     def is_over(self) -> bool:
         """Whether somebody else may lead by now."""
         return self.lost is not None or self._monotonic() >= self._until
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether the server says that the call was cancelled, wherever that was asked for."""
+        return self.lost is not None and self.lost not in _NO_CANCELLATION

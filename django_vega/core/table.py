@@ -105,28 +105,26 @@ class Table:
         """
         strategy = call.site.options.strategy
         assert isinstance(strategy, Strategy)
-        effects = Effects()
         entry = self._entries.get(call.slot)
         if entry is None:
-            effects.move = "proceed"
             self._start(call)
-            return effects
+            return Effects("proceed")
+        peers = entry.peers()
         move: Move = decide(
             strategy,
-            peers=len(entry.peers()),
+            peers=len(peers),
             occupied=len(entry.flights) + len(entry.stopping),
             parked=len(entry.parked),
             capacity=call.site.options.capacity,
         )
-        effects.move = move
-        if move in _WAITS and not _would_wait(call):
-            self._turn_away(call, effects)
-        elif move == "proceed":
+        if move in _WAITS and not call.site.options.waits:
+            return self.turn_away(call)
+        if move == "reuse":
+            return self._reuse(call, peers, chain)
+        effects = Effects(move)
+        if move == "proceed":
             self._start(call)
-        elif move == "reuse":
-            self._reuse(call, entry.peers(), chain, effects)
         elif move == "cancel":
-            peers = entry.peers()
             assert strategy.limit is not None
             surplus = len(peers) - strategy.limit + 1
             doomed = [peer for peer in peers if peer.state in _CANCELLABLE][:surplus]
@@ -155,18 +153,16 @@ class Table:
         entry = self._entries.get(call.slot)
         if version != (0 if entry is None else entry.version):
             return None
-        effects = Effects()
-        effects.move = decision.choice
+        effects = Effects(decision.choice)
         peers = [] if entry is None else entry.peers()
-        if entry is not None and decision.choice in _WAITS and not _would_wait(call):
-            self._turn_away(call, effects)
-            return effects  # in whose favour should a peer be cancelled?
+        if entry is not None and decision.choice in _WAITS and not call.site.options.waits:
+            return self.turn_away(call)  # in whose favour should a peer be cancelled?
         doomed = [peer for peer in peers if peer.id in decision.cancel_ids]
         self._refuse_own(call, doomed, chain)
         if decision.choice == "proceed":
             self._start(call)
         elif decision.choice == "reuse":
-            self._reuse(call, [p for p in peers if p.id == decision.peer_id], chain, effects)
+            effects = self._reuse(call, [p for p in peers if p.id == decision.peer_id], chain)
         elif decision.choice == "queue":
             if entry is None:
                 self._start(call)
@@ -232,10 +228,7 @@ class Table:
             here = [peer for peer in here if peer.state in _NOT_BEGUN]
         elif sum(peer.state != "parked" for peer in here) < strategy.limit:
             return None
-        for peer in here:
-            if peer in chain or self._may_wait(call, peer):
-                return self.share(call, peer, chain)
-        return None
+        return self._share_first(call, here, chain)
 
     def share(self, call: Call, leader: Call, chain: Sequence[Call] = ()) -> Effects:
         """Let a call follow another one.
@@ -249,17 +242,14 @@ class Table:
         if chain:
             self.waits.check(chain, leader)
         self._join(call, leader)
-        effects = Effects()
-        effects.move = "reuse"
-        return effects
+        return Effects("reuse")
 
     def lead(self, call: Call, generation: int) -> Effects:
         """Let an idle or parked call run under a generation that the server has issued."""
-        effects = Effects()
+        effects = Effects("proceed")
         if call.state == "parked":
             self._entries[call.slot].parked.remove(call)
             effects.released.append(call)
-        effects.move = "proceed"
         self._start(call, generation)
         return effects
 
@@ -272,8 +262,7 @@ class Table:
         entry = self._entries.get(call.slot)
         if entry is None:
             entry = self._entries[call.slot] = Entry()
-        effects = Effects()
-        effects.move = "queue"
+        effects = Effects("queue")
         try:
             self._park(call, entry, chain, full=False)
         except Exception:
@@ -282,10 +271,9 @@ class Table:
         return effects
 
     def turn_away(self, call: Call) -> Effects:
-        """End a call that would have to wait and is not to."""
-        effects = Effects()
-        self._turn_away(call, effects)
-        return effects
+        """End a call that would have to wait and is not to; `Effects.move` says ``busy``."""
+        self.refuse(call, "drop", reason="busy")
+        return Effects("busy")
 
     def stand_in(self, call: Call, generation: int, age: float) -> None:
         """Note a flight of another process; ``call`` stands for it and has no body."""
@@ -438,29 +426,26 @@ class Table:
         entry.flights.append(call)
         self._touch(call)
 
-    def _turn_away(self, call: Call, effects: Effects) -> None:
-        """End a call that would have to wait and is not to; `Effects.move` says ``busy``."""
-        effects.move = "busy"
-        self.refuse(call, "drop", reason="busy")
-
-    def _reuse(
-        self, call: Call, peers: Sequence[Call], chain: Sequence[Call], effects: Effects
-    ) -> None:
+    def _reuse(self, call: Call, peers: Sequence[Call], chain: Sequence[Call]) -> Effects:
         if call.site.options.next:
             peers = [peer for peer in peers if peer.state in _NOT_BEGUN]
             peers = [peer for peer in peers if peer in chain or self._may_wait(call, peer)]
             if not peers and self._parks_safely(call, chain):
-                effects.move = "queue"
-                return
+                return Effects("queue")
+        shared = self._share_first(call, peers, chain)
+        if shared is not None:
+            return shared
+        self._start(call)
+        return Effects("solo")
+
+    def _share_first(
+        self, call: Call, peers: Sequence[Call], chain: Sequence[Call]
+    ) -> Effects | None:
+        """Let a call follow the first peer that it may wait for; None where there is none."""
         for peer in peers:
             if peer in chain or self._may_wait(call, peer):
-                if chain:
-                    self.waits.check(chain, peer)
-                self._join(call, peer)
-                effects.move = "reuse"
-                return
-        effects.move = "solo"
-        self._start(call)
+                return self.share(call, peer, chain)
+        return None
 
     def _join(self, call: Call, leader: Call) -> None:
         leader.is_needed |= call.site.options.force or call.site.options.next
@@ -611,11 +596,6 @@ def _last_abandoned(call: Call) -> Call:
     while call.heir is not None and call.heir.settled and call.heir.was_left:
         call = call.heir
     return call
-
-
-def _would_wait(call: Call) -> bool:
-    """Whether the caller waits for a flight that it meets; one that needs the next run does."""
-    return call.site.options.while_busy == "wait" or call.site.options.next
 
 
 def _shares_next(parked: Call) -> bool:

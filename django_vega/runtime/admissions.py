@@ -31,11 +31,11 @@ from django_vega.backends.protocol import (
 )
 from django_vega.core.call import Call
 from django_vega.core.entry import Effects, UnsafeWait
-from django_vega.core.errors import Busy, CallCancelled, QueueFull
+from django_vega.core.errors import CallCancelled, QueueFull
 from django_vega.core.events import CallCreated
 from django_vega.core.strategies import NONE, Strategy
 from django_vega.runtime.announcer import Outbox
-from django_vega.runtime.link import Link, waits
+from django_vega.runtime.link import Link
 from django_vega.runtime.lookout import Lookout
 from django_vega.runtime.steps import Steps, Turn
 
@@ -122,7 +122,7 @@ class Admissions:
         call = applicant.call
         strategy = call.site.options.strategy
         assert isinstance(strategy, Strategy)
-        if strategy.when_full == "reuse" and strategy.limit is not None and waits(call):
+        if strategy.when_full == "reuse" and strategy.limit is not None and call.site.options.waits:
             if (yield from self._gather(applicant)):
                 return None
         elif strategy.when_full == "cancel":
@@ -251,7 +251,7 @@ class Admissions:
                 effects = table.share(call, self._lookout.leader(call, reply), chain)
             elif isinstance(reply, Queued):
                 effects = table.park(call, chain)
-            elif isinstance(reply, Full) and waits(call):
+            elif isinstance(reply, Full) and call.site.options.waits:
                 capacity = call.site.options.capacity
                 assert capacity is not None
                 raise QueueFull(call.shown_key, capacity, _shown(reply.holder))
@@ -294,18 +294,11 @@ class Admissions:
         effects.cancelled_ids += tuple(cancelled_ids)
 
     def _drop(self, call: Call, holder: Holder, reason: str) -> Effects:
-        options = call.site.options
-        if waits(call):
-            effects = Effects()
-            effects.move = "drop"
+        if call.site.options.waits:
             self.flights.table.refuse(call, "drop", reason=reason)
-            return effects
+            return Effects("drop")
         effects = self.flights.table.turn_away(call)
-        answer = call.site.answer
-        if answer is not None and options.while_busy != "raise":
-            call.value = answer(call.key, "skipped" if options.while_busy == "skip" else "stale")
-        else:
-            call.error = Busy(call.shown_key, _shown(holder), holder.age, max(1.0, holder.age))
+        self.flights.answer_busy(call, _shown(holder), holder.age)
         return effects
 
     def _refuse_own(self, call: Call, limit: int | None, chain: Sequence[Call]) -> None:

@@ -17,7 +17,6 @@ from django_vega.backends.protocol import Lost, Outcome
 from django_vega.core.call import Call, Step
 from django_vega.runtime.announcer import Outbox
 from django_vega.runtime.link import RETAIN, Link
-from django_vega.runtime.lookout import NO_CANCELLATION
 from django_vega.runtime.steps import Steps
 
 
@@ -64,8 +63,7 @@ class Endings:
                 if isinstance(reply, Lost):
                     lease.lost = reply.reason
             call.lease = None
-            is_cancelled = lease.lost is not None and lease.lost not in NO_CANCELLATION
-            if is_cancelled and call.state == "running":
+            if lease.was_cancelled and call.state == "running":
                 step, value, reason = "cancel", None, lease.lost
         flights.settle(call, step, outbox, value=value, error=error, reason=reason)
 
@@ -92,30 +90,31 @@ class Endings:
         lease = call.lease
         if lease is None:
             return
-        if call.ended:
-            call.lease = None
-        if lease.lost is not None:
+        if lease.lost is not None:  # it was the server that said so
             if call.ended:
-                self._link.later(partial(self._link.backend.abandon, lease.key_hash, lease.token))
+                self.give_up(call)
             return
         lease.lost = call.reason
         if call.reason == "shutdown":
+            self.give_up(call)
+            return
+        if call.ended:
             call.lease = None
-            self._link.later(partial(self._link.backend.abandon, lease.key_hash, lease.token))
-        elif call.generation is None:
-            self._link.later(partial(self._link.backend.leave, lease.key_hash, lease.token, ""))
-        else:
-            self._link.later(
-                partial(
-                    self._link.backend.settle,
-                    lease.key_hash,
-                    lease.token,
-                    call.generation,
-                    cancelled_outcome(call.reason or "abort"),
-                    retain=RETAIN,
-                    stopping=0.0 if call.ended else self._link.lease,
-                )
+        backend = self._link.backend
+        if call.generation is None:
+            self._link.later(partial(backend.leave, lease.key_hash, lease.token, ""))
+            return
+        self._link.later(
+            partial(
+                backend.settle,
+                lease.key_hash,
+                lease.token,
+                call.generation,
+                cancelled_outcome(call.reason or "abort"),
+                retain=RETAIN,
+                stopping=0.0 if call.ended else self._link.lease,
             )
+        )
 
     def cancel(self, slot: tuple[str, str], parked_reason: str = "abort") -> int:
         """Cancel the calls of a key in all other processes; returns how many that were."""

@@ -186,7 +186,7 @@ class Flights:
             self.refuse_closed(call)
             effects = self.table.admit(call, chain)
             self.hook(call, chain, make_waiter)
-            self._answer_busy(call)
+            self._answer_if_busy(call)
         self.announcer.announce_move(call, effects, outbox)
         self.perform(effects, outbox)
         return None
@@ -255,7 +255,7 @@ class Flights:
                 effects = self.table.apply(call, decision, version, chain)
                 if effects is not None:
                     self.hook(call, chain, make_waiter)
-                    self._answer_busy(call)
+                    self._answer_if_busy(call)
             if effects is not None:
                 self.announcer.announce_move(call, effects, outbox)
                 for event in decision.events:
@@ -312,17 +312,19 @@ class Flights:
         self.table.attach(target, waiter)
         waiter.target = target
 
-    def _answer_busy(self, call: Call) -> None:
-        """Give a call that was turned away its answer, or say who is in its way."""
-        if call.reason != "busy":
-            return
+    def _answer_if_busy(self, call: Call) -> None:
+        if call.reason == "busy":
+            holder = next(self.table.calls(call.slot))
+            age = self.clock.monotonic() - (holder.started_at or holder.created_at)
+            self.answer_busy(call, self.describe(holder), age)
+
+    def answer_busy(self, call: Call, holder: str, age: float) -> None:
+        """Give a call that was turned away its answer, or say who is in its way, since when."""
         answer, while_busy = call.site.answer, call.site.options.while_busy
         if answer is not None and while_busy != "raise":
             call.value = answer(call.key, "skipped" if while_busy == "skip" else "stale")
-            return
-        holder = next(self.table.calls(call.slot))
-        age = self.clock.monotonic() - (holder.started_at or holder.created_at)
-        call.error = Busy(call.shown_key, self.describe(holder), age, max(1.0, age))
+        else:
+            call.error = Busy(call.shown_key, holder, age, max(1.0, age))
 
     def refuse_closed(self, call: Call) -> None:
         """Raise `CallCancelled` where the coordinator is closed."""

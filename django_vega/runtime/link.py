@@ -97,16 +97,16 @@ class Link:
         lease = self.lease_of(call, is_solo=is_solo)
         capacity = call.site.options.capacity
         when_full: Any = strategy.when_full
-        if when_full == "queue" and not waits(call):
+        if when_full == "queue" and not call.site.options.waits:
             capacity = 0
         elif when_full == "reuse" and call.site.options.next:
             when_full = "next"
-        elif when_full == "reuse" and not waits(call):
+        elif when_full == "reuse" and not call.site.options.waits:
             when_full = "drop"
         sent_at = self.flights.clock.monotonic()
         reply = self.backend.admit(
             lease.key_hash,
-            self.intent(lease, call),
+            self.intent(call, lease),
             limit=strategy.limit,
             when_full=when_full,
             capacity=capacity,
@@ -130,15 +130,14 @@ class Link:
     def send_later(self) -> None:
         """Make the requests that are waiting, in their order; from any thread but a loop's."""
         with self._sending:
-            if self.is_down:
-                self._later.clear()  # the server forgets by itself, by the end of the lease
             while self._later:
                 request = self._later.popleft()
+                if self.is_down:
+                    continue  # the server forgets by itself, by the end of the lease
                 try:
                     request()
                 except BackendUnavailableError as error:
                     self.lose_touch(error)
-                    self._later.clear()  # the server forgets by itself, by the end of the lease
 
     def hash(self, slot: tuple[str, str]) -> str:
         """Return what the server calls a key."""
@@ -148,7 +147,6 @@ class Link:
         """Return what a call has at the server, from its first request on."""
         if call.lease is None:
             hashed = self.hash(call.slot)
-            mark = "+" if is_solo else ""  # the other token is spent
             about = {
                 "function": call.site.function,
                 "strategy": call.site.options.strategy.name,
@@ -156,7 +154,7 @@ class Link:
                 "scope": call.site.scope,
             }
             call.lease = Lease(
-                f"{self.process}{mark}#{call.id}",
+                self._token(call, is_solo=is_solo),
                 hashed,
                 json.dumps(about).encode(),
                 self.lease,
@@ -164,17 +162,21 @@ class Link:
             )
         return call.lease
 
-    def intent(self, lease: Lease, call: Call) -> Intent:
-        """Return how the server is told of a call."""
+    def intent(self, call: Call, lease: Lease | None = None) -> Intent:
+        """Return how the server is told of a call; one without a lease only looks."""
         return Intent(
-            lease.token,
+            self._token(call) if lease is None else lease.token,
             self.process,
             lease=self.lease,
             retain=RETAIN,
             claim=min(_CLAIM, self.lease),
             key=call.shown_key,
-            about=lease.about,
+            about=b"" if lease is None else lease.about,
         )
+
+    def _token(self, call: Call, *, is_solo: bool = False) -> str:
+        mark = "+" if is_solo else ""  # the other token is spent
+        return f"{self.process}{mark}#{call.id}"
 
     def slots(self) -> dict[str, tuple[str, str]]:
         """Return the keys that this process has to do with, by what the server calls them."""
@@ -238,8 +240,3 @@ class Link:
             executor.shutdown(wait=False)
         self.send_later()
         self.backend.close()
-
-
-def waits(call: Call) -> bool:
-    """Whether the caller waits for a flight that it meets."""
-    return call.site.options.while_busy == "wait" or call.site.options.next

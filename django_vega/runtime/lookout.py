@@ -23,8 +23,6 @@ from django_vega.runtime.link import Link
 
 # Seconds between two looks at a flight of another process, whatever hints there were; ± 20 %.
 _LOOK: Final = 1.5
-# Why a lease ends without anybody having cancelled the call.
-NO_CANCELLATION: Final = frozenset({"taken", "released", "settled", "abandoned"})
 
 
 class Lookout:
@@ -99,22 +97,15 @@ class Lookout:
             rest = [at - now for at in self._due.values() if at > now]
             return ready, min(rest, default=_LOOK)
 
-    def leaders(self) -> list[Call]:
+    def leased(self) -> list[Call]:
         """Return the calls of this process that the server knows."""
         with self.flights.lock:
             return [call for call in self.flights.table.calls() if call.lease is not None]
 
     def _look_at_stand_in(self, call: Call, outbox: Outbox) -> None:
         assert call.generation is not None
-        lease = Lease(
-            f"{self._link.process}#{call.id}",
-            self._link.hash(call.slot),
-            b"",
-            self._link.lease,
-            lambda: 0.0,
-        )
         reply = self._link.backend.look(
-            lease.key_hash, self._link.intent(lease, call), want=call.generation
+            self._link.hash(call.slot), self._link.intent(call), want=call.generation
         )
         if isinstance(reply, Follow):
             with self.flights.lock:
@@ -165,7 +156,7 @@ class Lookout:
         sent_at = self.flights.clock.monotonic()
         reply = self._link.backend.renew(
             lease.key_hash,
-            self._link.intent(lease, call),
+            self._link.intent(call, lease),
             generation=call.generation,
             limit=limit,
             beat=lease.beat,
@@ -176,12 +167,12 @@ class Lookout:
         if call.settled or lease.lost is not None or reply.reason in {"settled", "abandoned"}:
             return
         lease.lost = reply.reason
-        if reply.reason in NO_CANCELLATION:
+        if lease.was_cancelled:
+            self.flights.cancel(call, outbox, reply.reason)
+        else:
             with self.flights.lock:
                 self.flights.table.close(call)
             self.flights.announcer.announce(outbox, LeaseLostEvent, call, reason=reply.reason)
-        else:
-            self.flights.cancel(call, outbox, reply.reason)
 
     def _next_look(self, holder: Holder) -> float:
         pause = min(_LOOK * random.uniform(0.8, 1.2), max(0.05, holder.left))

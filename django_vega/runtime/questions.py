@@ -20,7 +20,7 @@ from django_vega.core.admission import CoordinationContext, CoordinatorFunction,
 from django_vega.core.call import Call, FlightRecord
 from django_vega.core.errors import CoordinationProtocolError
 from django_vega.runtime.admissions import Admissions, Applicant, id_of
-from django_vega.runtime.link import Link, waits
+from django_vega.runtime.link import Link
 from django_vega.runtime.steps import Steps
 
 # A coordinator whose key changes this often while it decides changes the key itself.
@@ -63,7 +63,7 @@ class Questions:
             if decision.choice is None:
                 return self.flights.orphan(call, coordinator, returned, outbox)
             is_taken = decision.choice in {"reuse", "queue"} and bool(tickets)
-            if is_taken and not waits(call):
+            if is_taken and not call.site.options.waits:
                 holder = _holder(next(iter(tickets.values())))
                 effects = self._admissions.apply(applicant, Dropped(holder), decision.reason)
             else:
@@ -95,7 +95,7 @@ class Questions:
         sent_at = self.flights.clock.monotonic()
         reply = self._link.backend.apply(
             lease.key_hash,
-            self._link.intent(lease, call),
+            self._link.intent(call, lease),
             version=version,
             choice=decision.choice,
             capacity=call.site.options.capacity,

@@ -35,15 +35,11 @@ class Renewal:
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
-        self.reset()
-
-    def reset(self) -> None:
-        """Have no threads yet, as a forked child has to."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._inbox = self._remote.link.backend.inbox(self._remote.link.process)
-        self._remote.on_call = self.start
+        self._inbox = remote.link.backend.inbox(remote.link.process)
+        remote.on_call = self.start
 
     def start(self) -> None:
         """Have the threads run."""
@@ -85,7 +81,7 @@ class Renewal:
                 logger.exception("a heartbeat failed")
 
     def _renew_all(self) -> None:
-        for call in self._remote.lookout.leaders():
+        for call in self._remote.lookout.leased():
             if not self._remote.lookout.look(call):
                 return
 

@@ -7,8 +7,9 @@ request itself; an event loop lets another thread make it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from django_vega.runtime.outcomes import LOOK_AGAIN
@@ -31,21 +32,11 @@ Steps: TypeAlias = Generator[Request | Turn, Any, T]
 
 def take(steps: Steps[T]) -> T:
     """Take all steps on this thread and return what they come to."""
-    reply: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            step = steps.send(reply) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        reply = error = None
-        try:
-            if isinstance(step, Turn):
-                step.waiter.wait(LOOK_AGAIN)
-            else:
-                reply = step()
-        except BaseException as raised:  # noqa: BLE001 - the steps decide
-            error = raised
+    try:
+        _walk(steps, _block).send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    raise AssertionError("what blocks its thread has nothing to suspend")
 
 
 async def atake(steps: Steps[T], executor: Executor) -> T:
@@ -53,7 +44,10 @@ async def atake(steps: Steps[T], executor: Executor) -> T:
 
     One that is under way when the task is cancelled goes on there; the steps undo it afterwards.
     """
-    loop = asyncio.get_running_loop()
+    return await _walk(steps, partial(_await, executor))
+
+
+async def _walk(steps: Steps[T], make: Callable[[Request | Turn], Coroutine[Any, Any, Any]]) -> T:
     reply: Any = None
     error: BaseException | None = None
     while True:
@@ -63,17 +57,20 @@ async def atake(steps: Steps[T], executor: Executor) -> T:
             return stop.value  # type: ignore[no-any-return]
         reply = error = None
         try:
-            if isinstance(step, Turn):
-                await step.waiter.wait(LOOK_AGAIN)
-            else:
-                reply = await _elsewhere(loop, executor, step)
+            reply = await make(step)
         except BaseException as raised:  # noqa: BLE001 - the steps decide
             error = raised
 
 
-async def _elsewhere(loop: asyncio.AbstractEventLoop, executor: Executor, step: Request) -> Any:
+async def _block(step: Request | Turn) -> Any:
+    return step.waiter.wait(LOOK_AGAIN) if isinstance(step, Turn) else step()
+
+
+async def _await(executor: Executor, step: Request | Turn) -> Any:
+    if isinstance(step, Turn):
+        return await step.waiter.wait(LOOK_AGAIN)
     try:
-        future = loop.run_in_executor(executor, step)
+        future = asyncio.get_running_loop().run_in_executor(executor, step)
     except RuntimeError:
         return step()  # the coordinator is closed: what is still to be said is said here
     return await future

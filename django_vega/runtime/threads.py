@@ -111,26 +111,13 @@ class ThreadRunner:
             return self._flights.admit(call, outbox, make_waiter)
         return take(remote.admission(call, outbox, make_waiter, partial(ThreadWaiter, ())))
 
-    def _settle(
-        self,
-        call: Call,
-        step: Step,
-        outbox: Outbox,
-        *,
-        value: Any = None,
-        error: BaseException | None = None,
-        reason: str | None = None,
-    ) -> None:
-        flights = self._flights
-        if call.lease is None or flights.remote is None:
-            flights.settle(call, step, outbox, value=value, error=error, reason=reason)
+    def _settle(self, call: Call, step: Step, outbox: Outbox, **end: Any) -> None:
+        """Give a flight its outcome; the server first, if it knows the call."""
+        remote = self._flights.remote
+        if call.lease is None or remote is None:
+            self._flights.settle(call, step, outbox, **end)
         else:
-            remote = flights.remote
-            take(
-                remote.endings.settlement(
-                    call, step, outbox, value=value, error=error, reason=reason
-                )
-            )
+            take(remote.endings.settlement(call, step, outbox, **end))
 
     def execute(self, call: Call, outbox: Outbox) -> Any:
         """Run the body of a running call on this thread, and settle it."""

@@ -39,7 +39,7 @@ class KeyIdentity:
 
     Attributes:
         alias: The database that the key's rows are written to.
-        hash: See `key_hash` of the keys.
+        hash: See `core.keys.key_hash`.
         scope: Whose key it is.
         key: The rendered key; not shown to people.
         display_key: The key as people may see it.

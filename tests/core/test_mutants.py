@@ -162,7 +162,8 @@ MUTANTS = {
     ),
     "who is turned away has cancelled its peers": Mutant(
         table,
-        "            return effects  # in whose favour should a peer be cancelled?\n",
+        "            return self.turn_away(call)  # in whose favour should a peer be cancelled?\n",
+        "            effects = self.turn_away(call)\n"
         "            doomed = [peer for peer in peers if peer.id in decision.cancel_ids]\n"
         "            for peer in doomed:\n"
         '                self._cancel(peer, "abort", effects)\n'

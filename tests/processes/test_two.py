@@ -220,10 +220,9 @@ def test_close__lets_a_follower_take_over(two: Two):
     assert isinstance(leader.exception(), CallCancelled)
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt(), "interrupted later"])
-def test_interrupt__of_the_leader(two: Two, end: Any):
+def test_interrupt__of_the_leader(two: Two):
     """Nobody gets a KeyboardInterrupt but its own thread: a follower elsewhere runs."""
-    gate, leader = two.lead(end if isinstance(end, BaseException) else KeyboardInterrupt())
+    gate, leader = two.lead(KeyboardInterrupt())
     follower = two.follow(body=lambda: "mine")
     gate.open()
     assert isinstance(leader.exception(), KeyboardInterrupt)

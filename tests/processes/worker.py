@@ -10,6 +10,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -17,6 +19,18 @@ def tell(**what: Any) -> None:
     """Write one line of the history."""
     what["at"] = time.monotonic()  # one clock for all processes of a machine
     os.write(1, (json.dumps(what) + "\n").encode())
+
+
+@contextmanager
+def asked(number: str, key: str) -> Iterator[dict[str, Any]]:
+    """Tell of a call, and of what the block says that its caller got."""
+    tell(what="asked", call=number, key=key)
+    got: dict[str, Any] = {}
+    try:
+        yield got
+    except Exception as error:
+        got = {"error": type(error).__name__, "text": str(error)}
+    tell(what="got", call=number, key=key, **got)
 
 
 class Gates:
@@ -111,18 +125,12 @@ class Worker:
             threading.Thread(target=self._tell, args=(number, function, key)).start()
 
     def _tell(self, number: str, function: Any, key: str) -> None:
-        tell(what="asked", call=number, key=key)
-        try:
-            tell(what="got", call=number, key=key, **shown(function(key)))
-        except Exception as error:
-            tell(what="got", call=number, key=key, error=type(error).__name__, text=str(error))
+        with asked(number, key) as got:
+            got.update(shown(function(key)))
 
     async def _atell(self, number: str, function: Any, key: str) -> None:
-        tell(what="asked", call=number, key=key)
-        try:
-            tell(what="got", call=number, key=key, **shown(await function(key)))
-        except Exception as error:
-            tell(what="got", call=number, key=key, error=type(error).__name__, text=str(error))
+        with asked(number, key) as got:
+            got.update(shown(await function(key)))
 
     def run(self) -> None:
         """Take commands until there are no more."""
