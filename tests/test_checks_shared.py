@@ -67,6 +67,8 @@ def test_location__of_a_cache() -> None:
     ("options", "message", "hint"),
     [
         ({"BACKEND": REDIS}, "LOCATION=None", "alias of CACHES"),
+        ({"BACKEND": REDIS, "LOCATION": "redis://x/0", "OPTIONS": ["x"]}, "a list", "a dict"),
+        ({"BACKEND": REDIS, "LOCATION": "redis", "OPTIONS": ["x"]}, "a list", "a dict"),
         ({"BACKEND": REDIS, "LOCATION": "redsi"}, "redsi", "Did you mean 'redis'?"),
         ({"BACKEND": REDIS, "LOCATION": "http://x"}, "begin it with one of redis://", "CACHES"),
         ({"BACKEND": REDIS, "LOCATION": "redis://x/0", "LEASE": 0.5}, "LEASE", "at least 1"),

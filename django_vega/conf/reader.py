@@ -65,11 +65,14 @@ class AliasReader:
         timeout = self._take(
             lambda: read_timeout(self._where, given.get("TIMEOUT", 30)), or_else=30.0
         )
+        options = given.get("OPTIONS", {})
+        location, merged = locate_cache(
+            given.get("LOCATION"), options if isinstance(options, Mapping) else {}
+        )
         if backend is not None:
-            if backend.option_names is not None:
-                where = f"{self._where}['OPTIONS']"
-                self._unknown(where, given.get("OPTIONS", {}), backend.option_names)
-            self._shared(backend)
+            known = options if backend.option_names is None else backend.option_names
+            self._unknown(f"{self._where}['OPTIONS']", options, known)
+            self._shared(backend, location, merged)
             if backend.is_shared and timeout is None:
                 self._note(
                     "E004",
@@ -88,7 +91,6 @@ class AliasReader:
         lease = self._take(lambda: read_lease(self._where, given.get("LEASE", 10)), or_else=10.0)
         if backend is None or strategy is None or display is None or codec is None:
             return None
-        location, options = locate_cache(given.get("LOCATION"), given.get("OPTIONS", {}))
         return AliasSettings(
             backend=backend,
             strategy=strategy,
@@ -100,7 +102,7 @@ class AliasReader:
             sync_waits_for_async=waits,
             key_display=display,
             policies=policies,
-            options=options,
+            options=merged,
             location=location,
             lease=lease,
             codec=codec,
@@ -108,12 +110,11 @@ class AliasReader:
             given=frozenset(given),
         )
 
-    def _shared(self, backend: type[Backend]) -> None:
+    def _shared(self, backend: type[Backend], location: object, options: Mapping[str, Any]) -> None:
         """Note what is wrong with the options of a backend that processes share."""
-        given = self._given
         if not backend.is_shared:
             for name in SHARED_OPTIONS:
-                if name in given:
+                if name in self._given:
                     self._note(
                         "E004",
                         f"{self._where}[{name!r}] says nothing to {backend.__name__}, which "
@@ -121,7 +122,6 @@ class AliasReader:
                         "Leave it out, or choose a backend that processes share",
                     )
             return
-        location, options = locate_cache(given.get("LOCATION"), given.get("OPTIONS", {}))
         if (fault := backend.fault(options, location)) is not None:
             message, what_to_do = fault
             if isinstance(location, str) and "://" not in location:

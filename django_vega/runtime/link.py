@@ -216,8 +216,9 @@ class Link:
             elif self.on_error == "run":
                 effects = self.flights.table.lead(call, self.backend.next_generation())
             else:
-                effects = self.flights.table.cancel(call, "abandoned") or Effects()
+                # Before it is settled: its caller takes no lock to see both.
                 call.error = BackendUnavailableError(f"{call.shown_key}: the server is gone")
+                effects = self.flights.table.cancel(call, "abandoned") or Effects()
         self.flights.perform(effects, outbox)
 
     def _tell_later(self, outbox: Outbox) -> None:

@@ -178,6 +178,24 @@ def test_server_is_gone__policy(own_server: Server, policy: str):
         assert two.count("began", key="gone") == {"raise": 0, "run": 4}[policy]
 
 
+@pytest.mark.parametrize("policy", ["local", "raise", "run"])
+def test_server_is_gone__under_parked_calls(own_server: Server, policy: str):
+    """Those who wait their turn are told at once, run at once, or in the turn of their process."""
+    with crew(2, alias(own_server.url, ON_BACKEND_ERROR=policy), NO_DATABASE) as two:
+        two.arrive("parked", [["sync"], []], strategy="serialize")
+        two.arrive("parked", [["sync"], ["sync"]], strategy="serialize")
+        own_server.kill()
+        if policy == "raise":
+            two.wait(lambda: two.count("got", key="parked") == 2, "both are told")
+        else:
+            begun = {"local": 2, "run": 3}[policy]
+            two.wait(lambda: two.count("began", key="parked") == begun, "those who may run do")
+        two.open("parked")
+        errors = [one["error"] for one in two.results("parked") if "error" in one]
+        assert errors == ["BackendUnavailableError"] * (2 if policy == "raise" else 0)
+        assert two.count("began", key="parked") == (1 if policy == "raise" else 3)
+
+
 @pytest.mark.parametrize("kind", ["pubsub", "normal"])
 def test_clients__are_killed(four: Crew, own_server: Server, kind: str):
     """Connections come back, and whoever waited looks again."""
