@@ -2,12 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 
 # The database file; VEGA_EXAMPLE_DB names another one.
 DATABASE = Path(os.environ.get("VEGA_EXAMPLE_DB", FOLDER / "var" / "example.sqlite3"))
 DATABASE.parent.mkdir(parents=True, exist_ok=True)
+
+# Where the upstream listens; VEGA_EXAMPLE_UPSTREAM names another one.
+UPSTREAM = os.environ.get("VEGA_EXAMPLE_UPSTREAM", "http://127.0.0.1:8001")
 
 DEBUG = True
 SECRET_KEY = "the example's key is no secret"  # noqa: S105
@@ -24,13 +28,20 @@ INSTALLED_APPS = [
     "example_project.feed",
 ]
 
-DJANGO_VEGA = {
+DJANGO_VEGA: dict[str, dict[str, Any]] = {
     "default": {
         # The operator's word over the decorator's, by namespace: the head of the key. Write "none"
         # here, play the demo again, and the stampede reaches the upstream 20 times.
         "POLICIES": {"quakes": {"STRATEGY": "dedupe"}},
     },
 }
+
+# One Redis for all worker processes makes one process of them; without it each is on its own.
+if REDIS := os.environ.get("VEGA_EXAMPLE_REDIS"):
+    DJANGO_VEGA["default"] |= {
+        "BACKEND": "django_vega.backends.redis.RedisBackend",
+        "LOCATION": REDIS,
+    }
 
 DATABASES = {
     "default": {

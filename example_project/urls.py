@@ -1,10 +1,11 @@
-"""URLs of the example: the plain Django admin, and the way to it."""
+"""URLs of the example: the plain Django admin, the way to it, and the feed's own."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 from django.views.generic import RedirectView
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),
+    path("", include("example_project.feed.urls")),
 ]

@@ -121,7 +121,8 @@ def pause(attempt: int) -> float:
 def _connect(location: Location) -> Any:
     if location.kind != "cluster":
         return _connect_single(location)
-    nodes = [ClusterNode(*node) for node in location.nodes]  # type: ignore[no-untyped-call]
+    make_node: Any = ClusterNode  # not every release of redis-py gives it types
+    nodes = [make_node(*node) for node in location.nodes]
     return RedisCluster(startup_nodes=nodes, **location.arguments)
 
 
@@ -129,7 +130,8 @@ def _connect_single(location: Location) -> redis.Redis:
     if location.kind == "single":
         pool = ConnectionPool.from_url(location.url, **location.arguments)
         return redis.Redis(connection_pool=pool)
-    sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+    make_sentinel: Any = Sentinel
+    sentinel = make_sentinel(
         list(location.nodes),
         sentinel_kwargs=dict(location.sentinel_arguments),
         **location.arguments,

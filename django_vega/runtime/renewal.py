@@ -1,7 +1,7 @@
-"""The two threads of a process that keep its calls alive at the server of a shared backend.
+"""The threads of a process that keep its calls alive at the server of a shared backend.
 
 They are threads, also where everything else is a task: a body that holds up its loop for longer
-than a lease must not lose it.
+than a lease must not lose it. Where gevent has made greenlets of threads, a `Pacemaker` helps out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 
 from django_vega.backends.base import BackendUnavailableError
 from django_vega.backends.protocol import Hint, Subscribed
+from django_vega.runtime.pacemaker import Pacemaker, patched_threads
 from django_vega.runtime.remote import Remote
 
 logger = logging.getLogger("django_vega")
@@ -39,6 +40,8 @@ class Renewal:
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._inbox = remote.link.backend.inbox(remote.link.process)
+        monkey = patched_threads()
+        self._pacemaker = None if monkey is None else Pacemaker(remote, monkey)
         remote.on_call = self.start
 
     def start(self) -> None:
@@ -54,11 +57,15 @@ class Renewal:
             ]
             for thread in self._threads:
                 thread.start()
+            if self._pacemaker is not None:
+                self._pacemaker.start()
 
     def stop(self) -> None:
         """Let the threads end soon; from anywhere, a garbage collector included."""
         self._closed.set()
         self._inbox.stop()
+        if self._pacemaker is not None:
+            self._pacemaker.stop()
 
     def close(self) -> None:
         """End the threads, and wait for that."""
@@ -68,6 +75,8 @@ class Renewal:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
+        if threads and self._pacemaker is not None:
+            self._pacemaker.join()
 
     def _beat(self) -> None:
         remote = self._remote
@@ -81,9 +90,12 @@ class Renewal:
                 logger.exception("a heartbeat failed")
 
     def _renew_all(self) -> None:
+        began = self._remote.link.flights.clock.monotonic()
         for call in self._remote.lookout.leased():
             if not self._remote.lookout.look(call):
                 return
+        if self._pacemaker is not None:
+            self._pacemaker.renewed_at = began
 
     def _probe(self) -> None:
         remote = self._remote
