@@ -312,6 +312,7 @@ class Admissions:
         """Do as the alias says while the server cannot be reached."""
         call, chain = applicant.call, applicant.chain
         call.lease = None
+        self._link.count_uncoordinated()
         if self._link.on_error == "raise":
             raise BackendUnavailableError(
                 f"{call.shown_key}: the server of this alias cannot be reached; the call did not "

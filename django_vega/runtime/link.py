@@ -82,9 +82,12 @@ class Link:
         self._executors = [
             ThreadPoolExecutor(1, thread_name_prefix="vega-request") for _ in range(_THREADS)
         ]
-        #: Whether the server could not be reached, and how often that began.
+        #: Whether the server could not be reached, how often that began, and when it last did.
         self.is_down = False
         self.outages = 0
+        self._down_since = 0.0
+        #: Calls of the last outage that were decided on without the server.
+        self.uncoordinated = 0
         self._later: deque[Callable[[], object]] = deque()
         # Reentrant: what is said later may have something to say first.
         self._sending = threading.RLock()
@@ -196,8 +199,15 @@ class Link:
                 return
             self.is_down = True
             self.outages += 1
+            self._down_since = self.flights.clock.monotonic()
+            self.uncoordinated = 0
             calls = tuple(self.flights.table.calls())
-        logger.warning("%s; ON_BACKEND_ERROR=%r until it is back", error, self.on_error)
+        logger.warning(
+            "%s; ON_BACKEND_ERROR=%r until it is back (outage %s of this process)",
+            error,
+            self.on_error,
+            self.outages,
+        )
         outbox: Outbox = []
         for call in calls:
             if call.process is not None:
@@ -206,8 +216,14 @@ class Link:
                 self._unpark(call, outbox)
         self._tell_later(outbox)
 
+    def count_uncoordinated(self) -> None:
+        """Count a call that is decided on without the server."""
+        with self.flights.lock:
+            self.uncoordinated += 1
+
     def _unpark(self, call: Call, outbox: Outbox) -> None:
         call.lease = None
+        self.count_uncoordinated()
         with self.flights.lock:
             if call.state != "parked":
                 return
@@ -233,7 +249,14 @@ class Link:
         """Coordinate by the server again."""
         with self.flights.lock:
             self.is_down = False
-        logger.warning("the server is back; calls are coordinated over processes again")
+            lasted = self.flights.clock.monotonic() - self._down_since
+        logger.warning(
+            "the server is back after %.1f s; meanwhile %s calls were decided on without it "
+            "(ON_BACKEND_ERROR=%r), now they are coordinated over processes again",
+            lasted,
+            self.uncoordinated,
+            self.on_error,
+        )
 
     def close(self) -> None:
         """Say what is left to say."""

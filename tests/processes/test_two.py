@@ -16,20 +16,24 @@ from django_vega import (
     QueueFull,
     RemoteCallError,
     Strategy,
+    Upsert,
     WaitTimeout,
     checkpoint,
     coordinated,
+    singleflight_refresh,
 )
+from django_vega.backends.base import BackendUnavailableError
 from django_vega.backends.protocol import Renewed
 from django_vega.backends.redis import RedisBackend
 from django_vega.handler import handler
 from tests import threads
-from tests.backends.servers import Server
+from tests.backends.servers import Server, until
 from tests.gates import TIMEOUT, Arrivals, Gate, Recorder, never
 from tests.interpreters import run_script
 from tests.processes.conftest import alias
 from tests.runtime.tasks import Gate as AnyGate
 from tests.runtime.tasks import Witness, in_loop, own_scope
+from tests.writing_app.models import Quake
 
 
 class Two:
@@ -400,7 +404,7 @@ def test_strict_join__an_outcome_that_was_there_before(make_two: Callable[..., T
     Who came while it ran gets it, however late. The newcomer's own request finds the key free.
     """
     HeldBackend.may_look.clear()
-    two = make_two(BACKEND=f"{__name__}.HeldBackend")
+    two = make_two(BACKEND=f"{__name__}.HeldBackend", TIMEOUT=10)
     gate, leader = two.lead("old")
     follower = two.follow()
     gate.open()
@@ -410,6 +414,86 @@ def test_strict_join__an_outcome_that_was_there_before(make_two: Callable[..., T
     assert two.there(1, lambda: "new") == "new"
     HeldBackend.may_look.set()
     assert follower.result() == "old"
+
+
+class UntoldInbox:
+    """Loses every hint, and never says that it may have."""
+
+    def __init__(self, inbox: Any) -> None:
+        self._inbox = inbox
+
+    def receive(self, timeout: float) -> None:
+        """Hear, and tell nobody."""
+        self._inbox.receive(timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inbox, name)
+
+
+class UntoldBackend(RedisBackend):
+    """Its processes get no hints."""
+
+    def inbox(self, process: str) -> Any:
+        return UntoldInbox(super().inbox(process))
+
+
+def test_recheck__a_hint_that_was_lost(make_two: Callable[..., Two]):
+    """A follower that nobody tells anything looks by itself, and has the outcome."""
+    two = make_two(BACKEND=f"{__name__}.UntoldBackend", TIMEOUT=10)
+    gate, leader = two.lead()
+    follower = two.follow()
+    gate.open()
+    assert threads.results([leader, follower]) == ["value"] * 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_fence__a_leader_that_was_taken_for_dead(two: Two):
+    """Its key was released and somebody else has written meanwhile: what it brings is refused."""
+    upsert = Upsert(Quake, ["code"])
+    shared: dict[str, Any] = {"key": "rows", "ignore": ["body"], "upsert": upsert}
+    shared["scope"] = own_scope()
+
+    def rows(body: Callable[[], Any]) -> list[dict[str, Any]]:
+        return [{"code": "rows", "place": body()}]
+
+    here = singleflight_refresh(using="here", **shared)(rows)
+    there = singleflight_refresh(using="there", **shared)(rows)
+    gate = Gate("old")
+    late = threads.start(lambda: here(gate))
+    assert gate.entered.wait(TIMEOUT)
+    link = handler.coordinator("there").flights.remote.link
+    link.backend.release(link.hash((shared["scope"], "rows")), "release")
+    assert there(lambda: "new").outcome == "written"
+    gate.open()
+    assert late.result().outcome == "superseded"
+    assert Quake.objects.get(code="rows").place == "new"
+
+
+@pytest.mark.parametrize("policy", ["local", "run", "raise"])
+def test_outage__is_counted_and_told(
+    make_two: Callable[..., Two],
+    own_server: Server,
+    caplog: pytest.LogCaptureFixture,
+    policy: str,
+):
+    """The log says what becomes of calls, how long that was so, and how many it concerned."""
+    two = make_two(ON_BACKEND_ERROR=policy)
+    assert two.here(1, lambda: "before") == "before"
+    link = handler.coordinator("here").flights.remote.link
+    own_server.kill()
+    for _ in range(3):
+        if policy == "raise":
+            with pytest.raises(BackendUnavailableError):
+                two.here(1, never)
+        else:
+            assert two.here(1, lambda: "meanwhile") == "meanwhile"
+    assert (link.is_down, link.outages, link.uncoordinated) == (True, 1, 3)
+    own_server.start_again()
+    until(lambda: not link.is_down, "it is back")
+    assert two.here(1, lambda: "after") == "after"
+    gone, back = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"ON_BACKEND_ERROR={policy!r} until it is back (outage 1 of this process)" in gone
+    assert "meanwhile 3 calls were decided on without it" in back
 
 
 def test_gather__one_request_for_all_who_come_meanwhile(
