@@ -117,8 +117,9 @@ class QueueFull(VegaError):
 class Busy(VegaError):
     """The key is in flight, and ``while_busy="raise"``.
 
-    Raised at once; nothing was waited for and nothing ran. ``retry_after`` is a guess in seconds,
-    for a Retry-After header: as long as the flight has taken so far, at least 1.
+    Raised at once; nothing was waited for and nothing ran. ``owner`` is the ``host:pid`` that it is
+    in flight on, ``age`` the seconds for which. ``retry_after`` is a guess in seconds, for a
+    Retry-After header: as long as the flight has taken so far, at least 1.
     """
 
     def __init__(self, key: str, owner: str, age: float, retry_after: float) -> None:
@@ -130,8 +131,9 @@ class Busy(VegaError):
 
     def __str__(self) -> str:
         return (
-            f"{self.key} is in flight ({self.owner}); this call did not wait. Call again in about "
-            f'{self.retry_after:.0f} s, or use while_busy="wait"'
+            f"{self.key} is in flight on {self.owner}, for {self.age:.1f} s; this call did not "
+            f"wait. Call again in about {self.retry_after:.0f} s, or use "
+            'while_busy="wait"'
         )
 
 

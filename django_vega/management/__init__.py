@@ -1,1 +1,5 @@
-"""The command line: ``manage.py vega``."""
+"""The command line: ``manage.py vega``, and commands that do not overlap."""
+
+from django_vega.management.singleflight import SingleflightCommand
+
+__all__ = ["SingleflightCommand"]

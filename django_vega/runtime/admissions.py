@@ -298,7 +298,7 @@ class Admissions:
             self.flights.table.refuse(call, "drop", reason=reason)
             return Effects("drop")
         effects = self.flights.table.turn_away(call)
-        self.flights.answer_busy(call, _shown(holder), holder.age)
+        self.flights.answer_busy(call, _process(holder), holder.age)
         return effects
 
     def _refuse_own(self, call: Call, limit: int | None, chain: Sequence[Call]) -> None:
@@ -347,7 +347,10 @@ def id_of(token: str, process: str | None = None) -> int:
     return int(hashlib.sha256(token.encode()).hexdigest()[:12], 16)
 
 
+def _process(holder: Holder) -> str:
+    return holder.process.partition("/")[0] or "another process"
+
+
 def _shown(holder: Holder) -> str:
-    process = holder.process.partition("/")[0] or "another process"
     doing = "parked" if holder.generation is None else "running"
-    return f"{process}, {doing} for {holder.age:.1f} s"
+    return f"{_process(holder)}, {doing} for {holder.age:.1f} s"

@@ -316,15 +316,15 @@ class Flights:
         if call.reason == "busy":
             holder = next(self.table.calls(call.slot))
             age = self.clock.monotonic() - (holder.started_at or holder.created_at)
-            self.answer_busy(call, self.describe(holder), age)
+            self.answer_busy(call, holder.process or self.process, age)
 
-    def answer_busy(self, call: Call, holder: str, age: float) -> None:
+    def answer_busy(self, call: Call, owner: str, age: float) -> None:
         """Give a call that was turned away its answer, or say who is in its way, since when."""
         answer, while_busy = call.site.answer, call.site.options.while_busy
         if answer is not None and while_busy != "raise":
             call.value = answer(call.key, "skipped" if while_busy == "skip" else "stale")
         else:
-            call.error = Busy(call.shown_key, holder, age, max(1.0, age))
+            call.error = Busy(call.shown_key, owner, age, max(1.0, age))
 
     def refuse_closed(self, call: Call) -> None:
         """Raise `CallCancelled` where the coordinator is closed."""

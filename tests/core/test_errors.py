@@ -55,10 +55,10 @@ SAMPLES = [
         ["the call was cancelled (my-reason): call again if you still need it"],
     ),
     (
-        Busy("quakes:alaska", "call 3 on web:1, running for 7.2 s", 7.2, 7.2),
-        {"key": "quakes:alaska", "age": 7.2, "retry_after": 7.2},
+        Busy("quakes:alaska", "web:1", 7.2, 7.2),
+        {"key": "quakes:alaska", "owner": "web:1", "age": 7.2, "retry_after": 7.2},
         [
-            "quakes:alaska is in flight (call 3 on web:1, running for 7.2 s)",
+            "quakes:alaska is in flight on web:1, for 7.2 s",
             "Call again in about 7 s",
         ],
     ),

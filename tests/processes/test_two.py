@@ -2,11 +2,15 @@
 
 import asyncio
 import gc
+import io
+import os
+import platform
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 import django_vega
 from django_vega import (
@@ -26,6 +30,7 @@ from django_vega.backends.base import BackendUnavailableError
 from django_vega.backends.protocol import Renewed
 from django_vega.backends.redis import RedisBackend
 from django_vega.handler import handler
+from django_vega.management import SingleflightCommand
 from tests import threads
 from tests.backends.servers import Server, until
 from tests.gates import TIMEOUT, Arrivals, Gate, Recorder, never
@@ -184,7 +189,7 @@ def test_in_flight__shows_where_it_runs(two: Two):
 def test_busy__says_which_process(two: Two):
     """A caller who does not wait is told who is in its way."""
     gate, leader = two.lead()
-    with pytest.raises(Busy, match="running for"):
+    with pytest.raises(Busy, match=f"in flight on {platform.node()}:{os.getpid()}, for"):
         two.there.with_options(while_busy="raise")(1, never)
     gate.open()
     leader.result()
@@ -414,6 +419,26 @@ def test_strict_join__an_outcome_that_was_there_before(make_two: Callable[..., T
     assert two.there(1, lambda: "new") == "new"
     HeldBackend.may_look.set()
     assert follower.result() == "old"
+
+
+def test_command__that_runs_in_another_process(two: Two):
+    """A second start elsewhere says where the first one runs."""
+
+    def handle(self: Any, *args: Any, **options: Any) -> str:
+        return str(gate())
+
+    body = {"handle": handle, "requires_system_checks": ()}
+    here, there = (
+        type("Command", (SingleflightCommand,), {**body, "vega_using": using})()
+        for using in ("here", "there")
+    )
+    gate, out = Gate("done"), io.StringIO()
+    first = threads.start(lambda: call_command(here, stdout=io.StringIO()))
+    assert gate.entered.wait(TIMEOUT)
+    call_command(there, stdout=out)
+    assert out.getvalue().startswith(f"already running on {platform.node()}:{os.getpid()} for ")
+    gate.open()
+    assert (first.result(), gate.runs) == ("done", 1)
 
 
 class UntoldInbox:

@@ -1,6 +1,8 @@
 """`while_busy="raise"`: a caller that would have to wait for a flight is told so at once."""
 
 import asyncio
+import os
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +34,7 @@ def test_busy__says_who_is_in_the_way():
     with Recorder() as seen, pytest.raises(Busy) as caught:
         work(1, never)
     assert caught.value.key == "work:1"
-    assert "running" in caught.value.owner
+    assert caught.value.owner == f"{platform.node()}:{os.getpid()}"
     assert caught.value.age >= 0
     assert caught.value.retry_after == max(1.0, caught.value.age)
     assert [event.type for event in seen.events()] == [
@@ -71,7 +73,7 @@ def test_busy__a_stopping_body_is_in_the_way_of_a_queue():
     function = work.with_options(strategy="serialize")
     gate, leader = start(function)
     assert function.cancel(1, never)
-    with pytest.raises(Busy, match="cancelled"):
+    with pytest.raises(Busy, match="in flight on"):
         function(1, never)
     gate.open()
     assert isinstance(leader.exception(), CallCancelled)
