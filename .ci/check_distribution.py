@@ -14,6 +14,7 @@ IN_THE_WHEEL = (
     "apps.py",
     "migrations/0001_initial.py",
     "backends/lua/lib.lua",
+    "static/django_vega/lanes.js",
 )
 IN_THE_SDIST = ("CHANGELOG.md", "LICENSE", "Makefile", "README.md", "tests/conftest.py")
 

@@ -26,6 +26,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_vega",
     "example_project.feed",
+    "example_project.lab",
 ]
 
 DJANGO_VEGA: dict[str, dict[str, Any]] = {

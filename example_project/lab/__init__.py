@@ -1,0 +1,1 @@
+"""The lab: what coordinators do, played for real on the server and shown in the browser."""
