@@ -18,6 +18,7 @@ const drawLanes = await import(main.dataset.lanesModule).then(
 
 let address = result.dataset.runUrl ?? null;
 let timer = null;
+let shown = null; // what the server sent last: what is the same is left alone
 let turn = 0; // answers to older questions are dropped
 
 function say(element, text) {
@@ -30,7 +31,8 @@ function complain(text) {
 }
 
 function replaceResult(html) {
-  if (result.innerHTML === html) return;
+  if (shown === html) return;
+  shown = html;
   const focused = result.contains(document.activeElement) ? document.activeElement.id : "";
   const scrolled = [...result.querySelectorAll(".scroll")].map((it) => [it.id, it.scrollTop, it.scrollLeft]);
   result.innerHTML = html;
@@ -46,7 +48,8 @@ function show(run) {
   say(status, run.over ? main.dataset.over : main.dataset.running);
   if (drawLanes) {
     host.hidden = run.lanes.length === 0;
-    drawLanes(host, { now: run.now, span: run.span, lanes: run.lanes });
+    const label = main.dataset.lanesLabel;
+    drawLanes(host, { now: run.now, span: run.span, lanes: run.lanes, label });
   }
   if (!run.over) timer = setTimeout(look, LIVE);
 }
@@ -91,7 +94,9 @@ function look() {
 for (const form of document.querySelectorAll("form[data-live]")) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const run = await ask(form.action, { method: "POST", body: new FormData(form) });
+    // Not form.action: that would be the field of this name.
+    const url = form.getAttribute("action");
+    const run = await ask(url, { method: "POST", body: new FormData(form) });
     if (run) history.replaceState(null, "", run.address);
   });
 }
